@@ -1,0 +1,1 @@
+//! Key/value pages of one card.

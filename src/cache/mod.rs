@@ -1,0 +1,3 @@
+//! What a stage keeps between batches: K/V pages.
+
+pub mod kv;

@@ -1,0 +1,1 @@
+//! Virtual cards: shares of this computer, computed by its CPUs.

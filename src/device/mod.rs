@@ -1,0 +1,140 @@
+//! Cards: memory, lowering of a stage's program, running of batches.
+//!
+//! A [`Card`] owns its memory and a [`Ledger`] of every allocation; [`Card::lower`] turns a stage's program into a
+//! [`StageExec`] that runs batches.
+//! Invariants: nothing is allocated that is not booked; a booking beyond the card's budget is an error, not a
+//! smaller buffer. Does not know: sequences (only state ids), splits, links, requests.
+
+pub mod batch;
+pub mod cpu;
+pub mod ledger;
+
+use crate::gguf;
+use crate::model::facts::{Activations, CardFacts, CardId, KvFormat, PageId, StageProgram};
+
+use batch::{Batch, PageTables};
+use ledger::Ledger;
+
+/// What a stage is lowered for; the same values as in the plan.
+#[derive(Clone, Copy, Debug)]
+pub struct StageSettings {
+    /// How products see their inputs.
+    pub activations: Activations,
+    /// How K and V are kept.
+    pub kv: KvFormat,
+    /// Pages of K/V on this card.
+    pub kv_pages: usize,
+    /// The most rows of one batch.
+    pub batch_rows_max: usize,
+    /// The most rows of one batch that may ask for logits.
+    pub logits_rows_max: usize,
+    /// Positions that rope angles are prepared for.
+    pub context: usize,
+}
+
+/// Told while weights arrive.
+pub trait LoadProgress: Sync {
+    /// `bytes` more of the file have arrived on a card. An error message of the caller's ends loading (Ctrl-C).
+    fn arrived(&self, bytes: u64) -> Result<(), CardError>;
+}
+
+/// What happened while a batch ran, in nanoseconds of the stage's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunStamp {
+    /// Time that the card computed.
+    pub busy_ns: u64,
+}
+
+/// A device of the plan.
+pub trait Card: Send {
+    /// What the planner knows of it.
+    fn facts(&self) -> &CardFacts;
+    /// Every allocation on the card.
+    fn ledger(&self) -> &Ledger;
+    /// Brings the stage's weights onto the card and prepares running it.
+    fn lower(
+        &mut self,
+        stage: &StageProgram,
+        file: &gguf::File,
+        settings: &StageSettings,
+        progress: &dyn LoadProgress,
+    ) -> Result<Box<dyn StageExec>, CardError>;
+}
+
+/// A stage's program, ready to run on its card.
+pub trait StageExec: Send {
+    /// Runs the batch. `input` holds `rows x residual width` values, row after row, and is empty on the stage that
+    /// embeds. `output` receives as many, or, on the stage that heads, `vocab` values for each row that asked for
+    /// logits, in row order. Pages of all positions written must be in `pages`.
+    fn run(
+        &mut self,
+        batch: &Batch,
+        pages: &PageTables,
+        input: &[f32],
+        output: &mut [f32],
+    ) -> Result<RunStamp, CardError>;
+
+    /// Copies the contents of a page (a snapshot that both sides go on writing behind).
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError>;
+}
+
+/// What can go wrong on a card.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CardError {
+    /// A booking beyond the budget.
+    #[error(
+        "{card}: {item} needs {needed_bytes} B, {free_bytes} B of its {budget_bytes} B are free; lower --ctx, \
+         --sequences or --chunk, or give the card more with --card-memory"
+    )]
+    OutOfMemory {
+        /// Which card.
+        card: CardId,
+        /// For what.
+        item: String,
+        /// Asked for.
+        needed_bytes: u64,
+        /// Left.
+        free_bytes: u64,
+        /// In all.
+        budget_bytes: u64,
+    },
+    /// The computer has no memory left.
+    #[error("{card}: the system refused {bytes} B for {item}; close other programs or plan smaller cards")]
+    SystemMemory {
+        /// Which card.
+        card: CardId,
+        /// For what.
+        item: String,
+        /// Asked for.
+        bytes: u64,
+    },
+    /// The card cannot run this model with these options.
+    #[error("{card}: {what}")]
+    Unsupported {
+        /// Which card.
+        card: CardId,
+        /// What, and what to do.
+        what: String,
+    },
+    /// Rule 6 of `docs/numerics.md`.
+    #[error("{card}: a value is not finite in {op} of layer {layer}; the weights or the prompt are at fault")]
+    NotFinite {
+        /// Which card.
+        card: CardId,
+        /// Which op.
+        op: &'static str,
+        /// Which layer.
+        layer: usize,
+    },
+    /// The file's bytes could not be read.
+    #[error("{card}: {what}")]
+    File {
+        /// Which card.
+        card: CardId,
+        /// What the reader said.
+        what: String,
+    },
+    /// Loading was cancelled.
+    #[error("loading was cancelled")]
+    Cancelled,
+}

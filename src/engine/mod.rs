@@ -1,0 +1,1 @@
+//! The engine: coordinator, stages, sequences, sampling.

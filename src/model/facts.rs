@@ -1,0 +1,157 @@
+//! Words that several folders share: identities, formats of K/V and activations, facts about cards and links.
+//!
+//! Invariant: plain data, no behaviour beyond arithmetic on sizes.
+//! Does not know: devices, files, threads.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::program::Program;
+
+/// The most rows of a window; more rows are a chunk (`docs/numerics.md`).
+pub const WINDOW_ROWS_MAX: usize = 8;
+
+/// Positions in a K/V page, and in an attention tile (`docs/numerics.md`, Attention).
+pub const PAGE_POSITIONS: usize = 64;
+
+macro_rules! identity {
+    ($(#[$doc:meta])* $name:ident, $word:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The number as an index.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($word, " {}"), self.0)
+            }
+        }
+    };
+}
+
+identity!(/// A device of the plan, in the order in which the user named the cards.
+    CardId, "card");
+identity!(/// A stage: position in the pipeline, 0 embeds.
+    StageId, "stage");
+identity!(/// A layer of the model, from 0.
+    LayerId, "layer");
+identity!(/// The state of one sequence on every card: which sequence it is, only the engine knows.
+    StateId, "state");
+identity!(/// A page of K/V on one card.
+    PageId, "page");
+identity!(/// A place in a link's ring.
+    SlotId, "slot");
+
+/// How K and V are kept (`docs/numerics.md`, Attention).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum KvFormat {
+    /// 4 bytes a value.
+    F32,
+    /// 2 bytes a value, rounded to nearest even.
+    F16,
+    /// 34 bytes for 32 values of one head: an f16 scale and 32 signed bytes.
+    #[serde(rename = "q8_0")]
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl KvFormat {
+    /// Bytes of one head's row of `head_width` values.
+    pub fn row_bytes(self, head_width: usize) -> usize {
+        match self {
+            KvFormat::F32 => 4 * head_width,
+            KvFormat::F16 => 2 * head_width,
+            KvFormat::Q8_0 => head_width / 32 * 34,
+        }
+    }
+
+    /// The name in flags and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            KvFormat::F32 => "f32",
+            KvFormat::F16 => "f16",
+            KvFormat::Q8_0 => "q8_0",
+        }
+    }
+}
+
+/// How a product with quantised weights sees its input (`docs/numerics.md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Activations {
+    /// 8-bit images, integer dot products, the group order.
+    Int8,
+    /// Float activations on dequantised weights, `lanes(32)`: the engine's own reference path.
+    F32,
+}
+
+/// What a card is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CardKind {
+    /// A virtual card: a share of this computer's memory, with its CPUs.
+    Cpu,
+}
+
+/// What the planner knows about a card.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct CardFacts {
+    /// Which card.
+    pub id: CardId,
+    /// What it is made of.
+    pub kind: CardKind,
+    /// As shown to people, e.g. `cpu:0`.
+    pub name: String,
+    /// Bytes that the plan may use, before reserves.
+    pub memory_bytes: u64,
+    /// Rate at which a decode row reads weights, bytes a second (measured or documented).
+    pub decode_bytes_per_s: f64,
+    /// Rate of prompt products, multiply-adds a second (measured or documented).
+    pub prompt_macs_per_s: f64,
+}
+
+/// One directed connection between two cards.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct LinkRate {
+    /// Time for an empty hand-off, microseconds.
+    pub latency_us: f64,
+    /// Bytes a second.
+    pub bytes_per_s: f64,
+}
+
+/// The links between all cards, measured or documented; `rates[from][to]`.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct LinkFacts {
+    /// Rate for each ordered pair of cards, by position in the list of cards.
+    pub rates: Vec<Vec<LinkRate>>,
+}
+
+/// The piece of a program that one stage runs.
+#[derive(Clone, Debug)]
+pub struct StageProgram {
+    /// The whole model.
+    pub program: Arc<Program>,
+    /// The layers that this stage runs.
+    pub layers: Range<usize>,
+}
+
+impl StageProgram {
+    /// True where the stage turns token ids into rows.
+    pub fn embeds(&self) -> bool {
+        self.layers.start == 0
+    }
+
+    /// True where the stage turns rows into logits.
+    pub fn heads(&self) -> bool {
+        self.layers.end == self.program.layers.len()
+    }
+}

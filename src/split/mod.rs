@@ -1,0 +1,1 @@
+//! The split: a pure planner, its plan, itemised bytes.

@@ -1,0 +1,1 @@
+//! Links: carry residual rows from one stage to the next.
