@@ -481,17 +481,14 @@ fn an_error_is_one_line_that_names_the_link_and_what_to_do() {
     assert_eq!(late.to_string(), text);
 }
 
-/// Pins the calling thread to one of the CPUs that it may use.
-fn pin(index: usize) -> bool {
-    let cpus = core_affinity::get_core_ids().unwrap_or_default();
-    cpus.get(index).is_some_and(|&cpu| core_affinity::set_for_current(cpu))
-}
-
 #[test]
 #[ignore = "a measurement"]
 fn the_time_of_a_hand_off_between_two_pinned_threads() {
     const ROW: usize = 576;
     const ROUNDS: u64 = 20_000;
+    // Asked for once: a pinned thread, and those it starts, see one CPU only.
+    let cpus = core_affinity::get_core_ids().unwrap();
+    assert!(cpus.len() > 1, "two CPUs are needed");
     every_kind(|case| {
         let spec = LinkSpec { values_per_row: ROW, rows_max: 8, ..case.spec() };
         let (mut there, mut there_in) = transport::open(&spec).unwrap();
@@ -499,7 +496,7 @@ fn the_time_of_a_hand_off_between_two_pinned_threads() {
         let (cancel, row) = (Cancel::new(), vec![1.0f32; ROW]);
         let mut round_ns: Vec<u64> = thread::scope(|scope| {
             scope.spawn(|| {
-                assert!(pin(1), "two CPUs are needed");
+                assert!(core_affinity::set_for_current(cpus[1]));
                 for batch in (0..ROUNDS).map(BatchId) {
                     let rows = there_in.take(batch, &case.wait(&cancel)).unwrap();
                     back.slot(&case.wait(&cancel)).unwrap()[..ROW].copy_from_slice(rows);
@@ -507,7 +504,7 @@ fn the_time_of_a_hand_off_between_two_pinned_threads() {
                     back.post(batch, ROW).unwrap();
                 }
             });
-            assert!(pin(0), "two CPUs are needed");
+            assert!(core_affinity::set_for_current(cpus[0]));
             let round = |batch| {
                 let start = Instant::now();
                 there.slot(&case.wait(&cancel)).unwrap()[..ROW].copy_from_slice(&row);
