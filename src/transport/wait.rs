@@ -195,21 +195,28 @@ impl<'a> Wait<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{Bell, Cancel, Patience, Wait, WaitEnded};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    /// A wait that should succeed and takes this long has missed its wake-up.
+    const LIMIT: Duration = Duration::from_secs(20);
 
     /// Waits in a second thread until that thread is parked, then does `act`; the answer of the wait comes back.
     fn parked_then(act: impl FnOnce(&Bell, &Cancel, &AtomicBool)) -> Result<(), WaitEnded> {
         let (bell, cancel, ready) = (Bell::new(), Cancel::new(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
-                let wait = Wait::within(Duration::from_secs(60), Patience::NONE, &cancel);
+                let wait = Wait::within(LIMIT, Patience::NONE, &cancel);
                 wait.until(&bell, || ready.load(Ordering::SeqCst).then_some(()))
             });
             while bell.parked.load(Ordering::SeqCst) == 0 {
                 std::thread::yield_now();
             }
             act(&bell, &cancel, &ready);
-            waiter.join().unwrap()
+            let (start, answer) = (Instant::now(), waiter.join().unwrap());
+            assert!(start.elapsed() < LIMIT, "the wake-up was lost");
+            answer
         })
     }
 
@@ -241,7 +248,7 @@ mod tests {
     fn a_raised_flag_wakes_everyone_at_every_bell() {
         let (cancel, bells) = (Cancel::new(), [Bell::new(), Bell::new()]);
         std::thread::scope(|scope| {
-            let wait = Wait::within(Duration::from_secs(60), Patience::NONE, &cancel);
+            let wait = Wait::within(LIMIT, Patience::NONE, &cancel);
             let waiters: Vec<_> = bells
                 .iter()
                 .flat_map(|bell| [bell, bell])
@@ -250,8 +257,10 @@ mod tests {
             while bells.iter().any(|bell| bell.parked.load(Ordering::SeqCst) < 2) {
                 std::thread::yield_now();
             }
+            let start = Instant::now();
             cancel.raise();
             waiters.into_iter().for_each(|w| assert_eq!(w.join().unwrap(), Err(WaitEnded::Cancelled)));
+            assert!(start.elapsed() < LIMIT, "a wake-up was lost");
         });
     }
 
@@ -260,7 +269,7 @@ mod tests {
         let (bell, cancel) = (Bell::new(), Cancel::new());
         for patience in [Patience::NONE, Patience::new(100)] {
             let mut looks = 0;
-            let wait = Wait::within(Duration::from_secs(60), patience, &cancel);
+            let wait = Wait::within(LIMIT, patience, &cancel);
             let answer = wait.until(&bell, || {
                 looks += 1;
                 bell.ring();
