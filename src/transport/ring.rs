@@ -232,3 +232,6 @@ impl Ring {
         SlotId((turn % self.tags.len() as u64) as u32)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -192,3 +192,113 @@ impl<'a> Wait<'a> {
         in_time || rung
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits in a second thread until that thread is parked, then does `act`; the answer of the wait comes back.
+    fn parked_then(act: impl FnOnce(&Bell, &Cancel, &AtomicBool)) -> Result<(), WaitEnded> {
+        let (bell, cancel, ready) = (Bell::new(), Cancel::new(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let wait = Wait::within(Duration::from_secs(60), Patience::NONE, &cancel);
+                wait.until(&bell, || ready.load(Ordering::SeqCst).then_some(()))
+            });
+            while bell.parked.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            act(&bell, &cancel, &ready);
+            waiter.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_ring_wakes_a_parked_thread() {
+        let answer = parked_then(|bell, _, ready| {
+            ready.store(true, Ordering::SeqCst);
+            bell.ring();
+        });
+        assert_eq!(answer, Ok(()));
+    }
+
+    #[test]
+    fn a_ring_for_nothing_lets_a_parked_thread_wait_on() {
+        let answer = parked_then(|bell, _, ready| {
+            (0..100).for_each(|_| bell.ring());
+            ready.store(true, Ordering::SeqCst);
+            bell.ring();
+        });
+        assert_eq!(answer, Ok(()));
+    }
+
+    #[test]
+    fn a_raised_flag_wakes_a_parked_thread() {
+        assert_eq!(parked_then(|_, cancel, _| cancel.raise()), Err(WaitEnded::Cancelled));
+    }
+
+    #[test]
+    fn a_raised_flag_wakes_everyone_at_every_bell() {
+        let (cancel, bells) = (Cancel::new(), [Bell::new(), Bell::new()]);
+        std::thread::scope(|scope| {
+            let wait = Wait::within(Duration::from_secs(60), Patience::NONE, &cancel);
+            let waiters: Vec<_> = bells
+                .iter()
+                .flat_map(|bell| [bell, bell])
+                .map(|bell| scope.spawn(move || wait.until(bell, || None::<()>)))
+                .collect();
+            while bells.iter().any(|bell| bell.parked.load(Ordering::SeqCst) < 2) {
+                std::thread::yield_now();
+            }
+            cancel.raise();
+            waiters.into_iter().for_each(|w| assert_eq!(w.join().unwrap(), Err(WaitEnded::Cancelled)));
+        });
+    }
+
+    #[test]
+    fn a_ring_between_the_look_and_the_wait_is_not_lost() {
+        let (bell, cancel) = (Bell::new(), Cancel::new());
+        for patience in [Patience::NONE, Patience::new(100)] {
+            let mut looks = 0;
+            let wait = Wait::within(Duration::from_secs(60), patience, &cancel);
+            let answer = wait.until(&bell, || {
+                looks += 1;
+                bell.ring();
+                (looks == 3).then_some(looks)
+            });
+            assert_eq!(answer, Ok(3));
+        }
+    }
+
+    #[test]
+    fn every_wait_ends_at_its_deadline_having_looked_once() {
+        let (bell, cancel) = (Bell::new(), Cancel::new());
+        for (patience, limit_us) in [(0, 0), (100, 0), (0, 500), (100, 50), (100, 500)] {
+            let (limit, mut looks) = (Duration::from_micros(limit_us), 0);
+            let (start, wait) = (Instant::now(), Wait::within(limit, Patience::new(patience), &cancel));
+            let answer = wait.until(&bell, || {
+                looks += 1;
+                None::<()>
+            });
+            assert_eq!((answer, looks), (Err(WaitEnded::Deadline), 1));
+            assert!(start.elapsed() >= limit, "{patience} us of spinning: ended before {limit_us} us");
+        }
+    }
+
+    #[test]
+    fn a_flag_remembers_each_living_bell_once() {
+        let (cancel, bell) = (Cancel::new(), Bell::new());
+        for _ in 0..10 {
+            cancel.watch(&bell);
+            cancel.watch(&Bell::new());
+        }
+        assert!(cancel.0.bells.lock().len() <= 2);
+    }
+
+    #[test]
+    fn threads_that_share_cpus_do_not_spin() {
+        assert_eq!(Patience::for_threads(3, 2), Patience::NONE);
+        assert_eq!(Patience::for_threads(2, 2).spin_us(), Patience::SPIN_US_MAX);
+        assert_eq!(Patience::new(5_000).spin_us(), Patience::SPIN_US_MAX);
+    }
+}
