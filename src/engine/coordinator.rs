@@ -321,10 +321,12 @@ impl Coordinator {
     }
 
     fn shut_down(&mut self, now_ns: u64, actions: &mut Vec<CoordinatorAction>) {
-        if self.standing != Standing::Open {
-            return;
+        match self.standing {
+            Standing::Open => self.standing = Standing::Closing,
+            Standing::Closing | Standing::Stopped => return,
+            // Nothing runs any more, and nobody is left to be told to stop.
+            Standing::Ended(_) => return actions.push(CoordinatorAction::Stopped),
         }
-        self.standing = Standing::Closing;
         let shutting = || Finish::Failed(EngineError::ShuttingDown);
         actions.extend(self.waiting.drain(..).map(|w| refused(w.id, shutting())));
         for state in (0..self.sequences.len() as u32).map(StateId) {

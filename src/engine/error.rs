@@ -115,6 +115,18 @@ pub enum EngineError {
         /// What the system said.
         cause: String,
     },
+    /// A link between two stages could not be opened.
+    #[error("{what}")]
+    Link {
+        /// In the link's words.
+        what: String,
+    },
+    /// A stage did not end at shutdown.
+    #[error("{card} does not answer and was left behind; end the process")]
+    Hangs {
+        /// Which card.
+        card: CardId,
+    },
     /// The machines disagree with the plan of their queues.
     #[error("internal: {what}; please report this")]
     Internal {

@@ -6,6 +6,8 @@
 //! ran; the logits are given back unchanged. Does not know: batches, sequences, text.
 //! Source of the generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (Philox4x32-10).
 
+use std::cmp::Ordering;
+
 use super::error::EngineError;
 
 /// How tokens are chosen. The default is greedy without penalties.
@@ -241,7 +243,9 @@ fn select_top(logits: &[f32], count: usize, kept: &mut Vec<Candidate>) {
 }
 
 fn cut_to_best(kept: &mut Vec<Candidate>, count: usize) {
-    kept.select_nth_unstable_by(count - 1, |a, b| b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id)));
+    // Not `total_cmp`: -0 and +0 are equal logits, and the lower id wins.
+    let falling = |a: &Candidate, b: &Candidate| b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal);
+    kept.select_nth_unstable_by(count - 1, |a, b| falling(a, b).then(a.id.cmp(&b.id)));
     kept.truncate(count);
 }
 
@@ -329,7 +333,7 @@ mod tests {
             }
         }
         let mut order: Vec<usize> = (0..l.len()).collect();
-        order.sort_by(|&a, &b| l[b].total_cmp(&l[a]).then(a.cmp(&b)));
+        order.sort_by(|&a, &b| l[b].partial_cmp(&l[a]).unwrap().then(a.cmp(&b)));
         if options.temperature == 0.0 {
             return order[0] as u32;
         }
