@@ -1,3 +1,7 @@
 //! Virtual cards: shares of this computer, computed by its CPUs.
 
+pub mod columns;
+pub mod image;
+pub mod pack;
+pub mod simd;
 pub mod team;
