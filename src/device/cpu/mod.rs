@@ -1,1 +1,3 @@
 //! Virtual cards: shares of this computer, computed by its CPUs.
+
+pub mod plain;
