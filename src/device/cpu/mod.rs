@@ -1,3 +1,4 @@
 //! Virtual cards: shares of this computer, computed by its CPUs.
 
 pub mod plain;
+pub mod simd;

@@ -1,0 +1,6 @@
+//! Instruction set tiers of the CPU and the kernels that use them: a fence for unsafe code.
+//!
+//! Invariants: every tier gives the same bits (`docs/numerics.md`); an instruction runs only behind the witness of
+//! its tier ([`tier::Tier`]); faces are safe. Does not know: programs, batches, threads.
+
+pub mod tier;
