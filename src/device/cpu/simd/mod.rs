@@ -3,4 +3,6 @@
 //! Invariants: every tier gives the same bits (`docs/numerics.md`); an instruction runs only behind the witness of
 //! its tier ([`tier::Tier`]); faces are safe. Does not know: programs, batches, threads.
 
+pub mod functions;
 pub mod tier;
+pub mod vector;
