@@ -2,7 +2,9 @@
 //!
 //! Invariants: every tier gives the same bits (`docs/numerics.md`); an instruction runs only behind the witness of
 //! its tier ([`tier::Tier`]); faces are safe. Does not know: programs, batches, threads.
+#![allow(unsafe_code, reason = "vector instructions and unchecked loads from checked slices")]
 
 pub mod functions;
+pub mod products;
 pub mod tier;
 pub mod vector;

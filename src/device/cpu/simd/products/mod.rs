@@ -1,0 +1,3 @@
+//! Products.
+
+pub(in crate::device::cpu) mod quantise;
