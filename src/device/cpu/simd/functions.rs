@@ -202,8 +202,22 @@ mod tests {
     #[test]
     fn every_tier_gives_the_plain_bits_around_the_edges() {
         let edges = [
-            0.0, -0.0, 1.0, -112.0, -16.25, 89.0, 88.722839, -103.97208, -87.33655, f32::INFINITY, f32::NEG_INFINITY,
-            f32::MIN_POSITIVE, -f32::MIN_POSITIVE, f32::NAN, f32::MAX, f32::MIN,
+            0.0,
+            -0.0,
+            1.0,
+            -112.0,
+            -16.25,
+            89.0,
+            88.722839,
+            -103.97208,
+            -87.33655,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::MIN_POSITIVE,
+            -f32::MIN_POSITIVE,
+            f32::NAN,
+            f32::MAX,
+            f32::MIN,
         ];
         let near = |x: f32| (0..65).map(move |i| x.to_bits().wrapping_add(i).wrapping_sub(32));
         check(edges.into_iter().flat_map(near));

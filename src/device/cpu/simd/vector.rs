@@ -93,6 +93,8 @@ pub trait Vector: Copy {
     fn first(self, count: usize, other: Self) -> Self;
     /// Nearest whole number, ties to even.
     fn round(self) -> Self;
+    /// Neighbours exchanged: lanes 1, 0, 3, 2, ...
+    fn swap_pairs(self) -> Self;
     /// The sign bit flipped.
     fn neg(self) -> Self;
     /// The sign bit cleared.
@@ -180,7 +182,10 @@ macro_rules! by_witness {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[allow(clippy::inline_always, reason = "the instructions must end up inside the functions compiled for the tier")]
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions must end up inside the functions compiled for the tier"
+)]
 impl Vector for F32x16 {
     type Witness = Avx512;
     const LANES: usize = 16;
@@ -286,6 +291,10 @@ impl Vector for F32x16 {
         F32x16(by_witness!(_mm512_roundscale_ps::<NEAREST>(self.0)), self.1)
     }
     #[inline(always)]
+    fn swap_pairs(self) -> Self {
+        F32x16(by_witness!(_mm512_permute_ps::<0b10_11_00_01>(self.0)), self.1)
+    }
+    #[inline(always)]
     fn neg(self) -> Self {
         F32x16(by_witness!(_mm512_xor_ps(self.0, _mm512_set1_ps(-0.0))), self.1)
     }
@@ -295,17 +304,11 @@ impl Vector for F32x16 {
     }
     #[inline(always)]
     fn bits_shl_22(self) -> Self {
-        F32x16(
-            by_witness!(_mm512_castsi512_ps(_mm512_slli_epi32::<22>(_mm512_castps_si512(self.0)))),
-            self.1,
-        )
+        F32x16(by_witness!(_mm512_castsi512_ps(_mm512_slli_epi32::<22>(_mm512_castps_si512(self.0)))), self.1)
     }
     #[inline(always)]
     fn bits_shl_23(self) -> Self {
-        F32x16(
-            by_witness!(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(self.0)))),
-            self.1,
-        )
+        F32x16(by_witness!(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(self.0)))), self.1)
     }
     #[inline(always)]
     fn bits_and(self, o: Self) -> Self {
@@ -343,10 +346,7 @@ impl Vector for F32x16 {
                 let kept = _mm512_castpd_ps(_mm512_mask_blend_pd(0xaa, xd, yd));
                 _mm512_add_ps(kept, _mm512_castpd_ps(_mm512_shuffle_pd::<0x55>(xd, yd)))
             }
-            1 => _mm512_add_ps(
-                _mm512_mask_moveldup_ps(x, 0xaaaa, y),
-                _mm512_mask_movehdup_ps(y, 0x5555, x),
-            ),
+            1 => _mm512_add_ps(_mm512_mask_moveldup_ps(x, 0xaaaa, y), _mm512_mask_movehdup_ps(y, 0x5555, x),),
             _ => unreachable!("invariant: steps are 8, 4, 2, 1"),
         });
         F32x16(sum, a.1)
@@ -376,7 +376,10 @@ fn first_mask(count: usize) -> u16 {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[allow(clippy::inline_always, reason = "the instructions must end up inside the functions compiled for the tier")]
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions must end up inside the functions compiled for the tier"
+)]
 impl Vector for F32x8 {
     type Witness = Avx2;
     const LANES: usize = 8;
@@ -486,6 +489,10 @@ impl Vector for F32x8 {
         F32x8(by_witness!(_mm256_round_ps::<NEAREST>(self.0)), self.1)
     }
     #[inline(always)]
+    fn swap_pairs(self) -> Self {
+        F32x8(by_witness!(_mm256_permute_ps::<0b10_11_00_01>(self.0)), self.1)
+    }
+    #[inline(always)]
     fn neg(self) -> Self {
         F32x8(by_witness!(_mm256_xor_ps(self.0, _mm256_set1_ps(-0.0))), self.1)
     }
@@ -495,17 +502,11 @@ impl Vector for F32x8 {
     }
     #[inline(always)]
     fn bits_shl_22(self) -> Self {
-        F32x8(
-            by_witness!(_mm256_castsi256_ps(_mm256_slli_epi32::<22>(_mm256_castps_si256(self.0)))),
-            self.1,
-        )
+        F32x8(by_witness!(_mm256_castsi256_ps(_mm256_slli_epi32::<22>(_mm256_castps_si256(self.0)))), self.1)
     }
     #[inline(always)]
     fn bits_shl_23(self) -> Self {
-        F32x8(
-            by_witness!(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(self.0)))),
-            self.1,
-        )
+        F32x8(by_witness!(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(self.0)))), self.1)
     }
     #[inline(always)]
     fn bits_and(self, o: Self) -> Self {
