@@ -4,6 +4,7 @@
 //! its tier ([`tier::Tier`]); faces are safe. Does not know: programs, batches, threads.
 #![allow(unsafe_code, reason = "vector instructions and unchecked loads from checked slices")]
 
+pub mod attention;
 pub mod convert;
 pub mod elementwise;
 pub mod functions;

@@ -53,6 +53,11 @@ pub trait Vector: Copy {
     /// # Safety
     /// `from` is valid for reading `LANES` values.
     unsafe fn load_i8_at(witness: Self::Witness, from: *const i8) -> Self;
+    /// The f16 value at an address, in all lanes.
+    ///
+    /// # Safety
+    /// `from` is valid for reading two bytes; any alignment.
+    unsafe fn splat_f16_at(witness: Self::Witness, from: *const u16) -> Self;
     /// Writes all lanes to the start of a slice, which holds at least `LANES`.
     fn store(self, to: &mut [f32]) {
         assert!(to.len() >= Self::LANES, "a vector has {} values", Self::LANES);
@@ -110,10 +115,9 @@ pub trait Vector: Copy {
     /// Integer difference of the bits, modulo 2^32.
     fn bits_sub(self, other: Self) -> Self;
 
-    /// One step of the halving trees of two groups of lanes: where `a` and `b` each hold sums `step` lanes apart, the
-    /// result holds the sums of `a` in the lanes with that bit clear and those of `b` in the lanes with it set.
-    /// `STEP` is 8 (16 lanes only), 4, 2 or 1.
-    fn join<const STEP: usize>(a: Self, b: Self) -> Self;
+    /// One step of a transposition: pairs the lanes of `a` and `b` whose numbers differ in the bit `STEP`. The first
+    /// result takes the lanes with the bit clear (those of `b` move up by `STEP`), the second those with it set.
+    fn exchange<const STEP: usize>(a: Self, b: Self) -> (Self, Self);
     /// The halving tree over all lanes.
     fn tree(self) -> f32;
     /// The largest lane.
@@ -222,6 +226,13 @@ impl Vector for F32x16 {
         F32x16(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }, witness)
     }
     #[inline(always)]
+    unsafe fn splat_f16_at(witness: Avx512, from: *const u16) -> Self {
+        // SAFETY: the caller answers for two bytes.
+        let bits = i32::from(unsafe { from.read_unaligned() });
+        let value = by_witness!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits))));
+        Self::splat(witness, value)
+    }
+    #[inline(always)]
     fn store_first(self, to: &mut [f32]) {
         let mask = first_mask(to.len());
         // SAFETY: masked lanes are not written, the others lie in the slice; the witness in `self` shows the feature.
@@ -325,31 +336,24 @@ impl Vector for F32x16 {
         F32x16(by_witness!(_mm512_castsi512_ps(sum)), self.1)
     }
     #[inline(always)]
-    fn join<const STEP: usize>(a: Self, b: Self) -> Self {
+    fn exchange<const STEP: usize>(a: Self, b: Self) -> (Self, Self) {
         let (x, y) = (a.0, b.0);
-        let sum = by_witness!(match STEP {
-            8 => {
-                let outer = _mm512_mask_blend_ps(0xff00, x, y);
-                _mm512_add_ps(outer, _mm512_shuffle_f32x4::<0b01_00_11_10>(x, y))
-            }
+        let (clear, set) = by_witness!(match STEP {
+            8 => (_mm512_shuffle_f32x4::<0x44>(x, y), _mm512_shuffle_f32x4::<0xee>(x, y)),
             4 => {
-                let kept = _mm512_mask_blend_ps(0xf0f0, x, y);
-                let crossed = _mm512_permutex2var_ps(
-                    x,
-                    _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27),
-                    y,
-                );
-                _mm512_add_ps(kept, crossed)
+                let clear = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+                let set = _mm512_setr_epi32(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+                (_mm512_permutex2var_ps(x, clear, y), _mm512_permutex2var_ps(x, set, y))
             }
             2 => {
                 let (xd, yd) = (_mm512_castps_pd(x), _mm512_castps_pd(y));
-                let kept = _mm512_castpd_ps(_mm512_mask_blend_pd(0xaa, xd, yd));
-                _mm512_add_ps(kept, _mm512_castpd_ps(_mm512_shuffle_pd::<0x55>(xd, yd)))
+                let (clear, set) = (_mm512_shuffle_pd::<0x00>(xd, yd), _mm512_shuffle_pd::<0xff>(xd, yd));
+                (_mm512_castpd_ps(clear), _mm512_castpd_ps(set))
             }
-            1 => _mm512_add_ps(_mm512_mask_moveldup_ps(x, 0xaaaa, y), _mm512_mask_movehdup_ps(y, 0x5555, x),),
+            1 => (_mm512_mask_moveldup_ps(x, 0xaaaa, y), _mm512_mask_movehdup_ps(y, 0x5555, x)),
             _ => unreachable!("invariant: steps are 8, 4, 2, 1"),
         });
-        F32x16(sum, a.1)
+        (F32x16(clear, a.1), F32x16(set, a.1))
     }
     #[inline(always)]
     fn tree(self) -> f32 {
@@ -413,6 +417,13 @@ impl Vector for F32x8 {
     unsafe fn load_i8_at(witness: Avx2, from: *const i8) -> Self {
         // SAFETY: the caller answers for 8 bytes; the witness shows the feature.
         F32x8(unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }, witness)
+    }
+    #[inline(always)]
+    unsafe fn splat_f16_at(witness: Avx2, from: *const u16) -> Self {
+        // SAFETY: the caller answers for two bytes.
+        let bits = i32::from(unsafe { from.read_unaligned() });
+        let value = by_witness!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits))));
+        Self::splat(witness, value)
     }
     #[inline(always)]
     fn store_first(self, to: &mut [f32]) {
@@ -523,22 +534,22 @@ impl Vector for F32x8 {
         F32x8(by_witness!(_mm256_castsi256_ps(sum)), self.1)
     }
     #[inline(always)]
-    fn join<const STEP: usize>(a: Self, b: Self) -> Self {
+    fn exchange<const STEP: usize>(a: Self, b: Self) -> (Self, Self) {
         let (x, y) = (a.0, b.0);
-        let sum = by_witness!(match STEP {
-            4 => _mm256_add_ps(_mm256_blend_ps::<0xf0>(x, y), _mm256_permute2f128_ps::<0x21>(x, y)),
+        let (clear, set) = by_witness!(match STEP {
+            4 => (_mm256_permute2f128_ps::<0x20>(x, y), _mm256_permute2f128_ps::<0x31>(x, y)),
             2 => {
                 let (xd, yd) = (_mm256_castps_pd(x), _mm256_castps_pd(y));
-                let kept = _mm256_castpd_ps(_mm256_blend_pd::<0xa>(xd, yd));
-                _mm256_add_ps(kept, _mm256_castpd_ps(_mm256_shuffle_pd::<0x5>(xd, yd)))
+                let (clear, set) = (_mm256_shuffle_pd::<0x0>(xd, yd), _mm256_shuffle_pd::<0xf>(xd, yd));
+                (_mm256_castpd_ps(clear), _mm256_castpd_ps(set))
             }
-            1 => _mm256_add_ps(
+            1 => (
                 _mm256_blend_ps::<0xaa>(x, _mm256_moveldup_ps(y)),
                 _mm256_blend_ps::<0xaa>(_mm256_movehdup_ps(x), y),
             ),
             _ => unreachable!("invariant: steps are 4, 2, 1"),
         });
-        F32x8(sum, a.1)
+        (F32x8(clear, a.1), F32x8(set, a.1))
     }
     #[inline(always)]
     fn tree(self) -> f32 {
