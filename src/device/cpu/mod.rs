@@ -3,5 +3,6 @@
 pub mod columns;
 pub mod image;
 pub mod pack;
+pub mod plain;
 pub mod simd;
 pub mod team;

@@ -4,5 +4,14 @@
 //! its tier ([`tier::Tier`]); faces are safe. Does not know: programs, batches, threads.
 #![allow(unsafe_code, reason = "vector instructions and unchecked loads from checked slices")]
 
+pub mod attention;
+pub mod convert;
+pub mod elementwise;
+pub mod functions;
+pub mod norm;
 pub mod products;
+pub mod route;
+#[cfg(test)]
+pub(crate) mod samples;
 pub mod tier;
+pub mod vector;
