@@ -1,3 +1,8 @@
 //! Virtual cards: shares of this computer, computed by its CPUs.
 
+pub mod columns;
+pub mod image;
+pub mod pack;
 pub mod plain;
+pub mod simd;
+pub mod team;

@@ -1,0 +1,58 @@
+//! Reading stored keys and values as f32 vectors: f32, f16 and q8_0 rows, one after another.
+//!
+//! Invariant: a value reads back with the bits of `plain::stored`. Does not know: heads, pages, scores.
+
+#![allow(unsafe_code, reason = "loads at computed places inside a page's rows")]
+
+use super::super::vector::{SUM_LANES, Vector};
+use crate::device::cpu::plain::stored::Q8_0_BLOCK_BYTES;
+
+/// A form in which rows are kept. Rows follow each other without gaps, so values are numbered through all of them.
+pub(super) trait Stored {
+    /// `LANES` values from number `index` on, a multiple of `LANES`.
+    ///
+    /// # Safety
+    /// These values lie inside the rows that start at `rows`.
+    unsafe fn load<V: Vector>(w: V::Witness, rows: *const u8, index: usize) -> V;
+}
+
+/// 4 bytes a value.
+pub(super) struct F32;
+
+/// 2 bytes a value.
+pub(super) struct F16;
+
+/// 34 bytes for 32 values.
+pub(super) struct Q8;
+
+#[allow(clippy::inline_always, reason = "part of a kernel's inner loop")]
+impl Stored for F32 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(w: V::Witness, rows: *const u8, index: usize) -> V {
+        // SAFETY: the caller answers for the place.
+        unsafe { V::load_at(w, rows.cast::<f32>().add(index)) }
+    }
+}
+
+#[allow(clippy::inline_always, reason = "part of a kernel's inner loop")]
+impl Stored for F16 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(w: V::Witness, rows: *const u8, index: usize) -> V {
+        // SAFETY: the caller answers for the place.
+        unsafe { V::load_f16_at(w, rows.cast::<u16>().add(index)) }
+    }
+}
+
+#[allow(clippy::inline_always, reason = "part of a kernel's inner loop")]
+impl Stored for Q8 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(w: V::Witness, rows: *const u8, index: usize) -> V {
+        // SAFETY: the caller answers for the place; a vector never leaves its block, since `LANES` divides 32 and
+        // `index`. A block starts with its scale.
+        unsafe {
+            let block = rows.add(index / SUM_LANES * Q8_0_BLOCK_BYTES);
+            let codes = V::load_i8_at(w, block.add(2 + index % SUM_LANES).cast());
+            codes.mul(V::splat_f16_at(w, block.cast()))
+        }
+    }
+}
