@@ -11,7 +11,6 @@
 #![allow(clippy::inline_always, reason = "kernels must end up inside the functions compiled for the tier")]
 
 mod scores;
-mod stored;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -20,6 +19,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::functions::exp_v;
+use super::stored::{F16, F32, Q8, Stored};
 use super::tier::{Avx2, Tier};
 use super::vector::{Kernel, SUM_LANES, Vector, run};
 use crate::device::cpu::columns::Columns;
@@ -28,7 +28,6 @@ use crate::device::cpu::plain::attention::{Partial, SPAN_TILES};
 use crate::device::cpu::plain::stored::{load_f16, load_q8_0};
 use crate::model::facts::{KvFormat, PAGE_POSITIONS};
 use scores::{COLUMN_VECTORS, KeyColumns, KeyRows};
-use stored::{F16, F32, Q8, Stored};
 use values::{Factors, Weighted, expand, merged};
 
 /// Queries of a block: enough that turning a page's keys into columns costs little beside using them, few enough that

@@ -15,8 +15,8 @@
 )]
 
 use super::super::functions::exp_nonpositive_v;
+use super::super::stored::Stored;
 use super::super::vector::{SUM_LANES, Vector};
-use super::stored::Stored;
 use crate::model::facts::PAGE_POSITIONS;
 
 /// The lanes of one product's sums after the first steps of the tree: one vector a query.
