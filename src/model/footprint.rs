@@ -6,7 +6,9 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::facts::{CardKind, KvFormat, PAGE_POSITIONS};
+use super::facts::{Activations, CardKind, KvFormat, PAGE_POSITIONS};
+use super::program::{Op, Program, StateKind, WeightDecl, WeightUse};
+use crate::gguf::TensorType;
 
 /// One line of a card's plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -133,7 +135,113 @@ pub struct Footprint {
     pub rope_bytes_per_position: u64,
 }
 
+/// Output rows that the CPU's packed matrices keep side by side.
+pub const TILE_ROWS: usize = 16;
+
+/// Block formats that a card keeps in tiles of [`TILE_ROWS`] rows; the others stay in file order.
+pub const TILED: &[TensorType] = &[
+    TensorType::Q4_0,
+    TensorType::Q4_1,
+    TensorType::Q5_0,
+    TensorType::Q5_1,
+    TensorType::Q8_0,
+    TensorType::IQ4_NL,
+    TensorType::MXFP4,
+    TensorType::Q4_K,
+    TensorType::Q5_K,
+    TensorType::Q6_K,
+];
+
+/// Bytes that a card keeps of a matrix (of all experts): the file's, with rows filled up to whole tiles.
+pub fn matrix_bytes(weight: &WeightDecl, activations: Activations) -> u64 {
+    let tiled = activations == Activations::Int8 && TILED.contains(&weight.ty);
+    let rows = if tiled { weight.rows.next_multiple_of(TILE_ROWS) } else { weight.rows };
+    weight.ty.row_bytes(weight.cols) as u64 * rows as u64 * weight.experts as u64
+}
+
+/// Bytes of the 8-bit images of a row of `cols` values: both kinds of codes, scales and sums (numerics.md).
+pub fn image_bytes(cols: usize) -> usize {
+    let (k32, k256) = (cols.next_multiple_of(32), cols.next_multiple_of(256));
+    (k32 + k32 / 32 * 8) + (k256 + k256 / 256 * 4 + k256 / 16 * 4)
+}
+
 impl Footprint {
+    /// Sizes of `program`.
+    pub fn of(program: &Program, activations: Activations) -> Footprint {
+        let mut layers: Vec<LayerFootprint> = (0..program.layers.len())
+            .map(|l| {
+                let own = program.states.iter().filter(|s| s.layer == l);
+                let paged = own.clone().filter_map(|s| match s.kind {
+                    StateKind::Paged { heads, key_width, value_width } => {
+                        Some((heads, key_width, value_width))
+                    }
+                    StateKind::Fixed { .. } => None,
+                });
+                let fixed = own.clone().filter_map(|s| match s.kind {
+                    StateKind::Fixed { values } => Some(values as u64),
+                    StateKind::Paged { .. } => None,
+                });
+                LayerFootprint {
+                    dense_bytes: 0,
+                    expert_bytes: 0,
+                    vector_bytes: 0,
+                    read_bytes_per_row: 0,
+                    macs_per_row: 0,
+                    paged: paged.collect(),
+                    fixed_values: fixed.sum(),
+                }
+            })
+            .collect();
+        let (mut embedding_bytes, mut head_bytes, mut tied_bytes, mut tail_vector_bytes) = (0, 0, 0, 0);
+        let mut head_macs = 0;
+        for w in &program.weights {
+            let kept = matrix_bytes(w, activations);
+            let values = (w.rows * w.cols * w.experts) as u64;
+            match (w.usage, w.layer) {
+                (WeightUse::Vector, Some(l)) => layers[l].vector_bytes += 4 * values,
+                (WeightUse::Vector, None) => tail_vector_bytes += 4 * values,
+                (WeightUse::Table, _) => embedding_bytes += w.file_bytes(),
+                (WeightUse::TiedTable, _) => {
+                    embedding_bytes += w.file_bytes();
+                    tied_bytes += w.file_bytes();
+                    head_bytes += kept;
+                    head_macs += values;
+                }
+                (WeightUse::Matrix, None) => {
+                    head_bytes += kept;
+                    head_macs += values;
+                }
+                (WeightUse::Matrix, Some(l)) => {
+                    layers[l].dense_bytes += kept;
+                    layers[l].read_bytes_per_row += kept;
+                    layers[l].macs_per_row += values;
+                }
+                (WeightUse::Experts, Some(l)) => layers[l].expert_bytes += kept,
+                (WeightUse::Experts, None) => unreachable!("experts belong to a layer"),
+            }
+        }
+        for (layer, op) in program.ops() {
+            let (Some(l), Op::Experts { choice, gate, up, down, .. }) = (layer, op) else { continue };
+            let used = program.choices[choice.0].used as u64;
+            for product in [gate, up, down] {
+                let w = program.weight(product.weight);
+                layers[l].read_bytes_per_row += matrix_bytes(w, activations) / w.experts as u64 * used;
+                layers[l].macs_per_row += (w.rows * w.cols) as u64 * used;
+            }
+        }
+        Footprint {
+            layers,
+            embedding_bytes,
+            head_bytes,
+            tied_bytes,
+            tail_vector_bytes,
+            head_macs,
+            residual_width: program.rows[program.residual.0].width,
+            vocab: program.facts.vocab,
+            row_bytes: row_bytes(program),
+            rope_bytes_per_position: program.ropes.iter().map(|r| 8 * r.frequencies.len() as u64).sum(),
+        }
+    }
     /// Everything that a card of `kind` allocates for `layers`. `stages` tells whether rows arrive and leave.
     pub fn stage_items(&self, kind: CardKind, layers: Range<usize>, sizes: &StageSizes) -> Vec<Item> {
         let CardKind::Cpu = kind;
@@ -159,4 +267,20 @@ impl Footprint {
         ];
         items.into_iter().filter(|i| i.1 > 0).map(|(kind, bytes)| Item { kind, bytes }).collect()
     }
+}
+
+/// Bytes of a card's buffers between ops, for each batch row: every declared row as f32, the image of the widest
+/// input of a product, and for a mixture the outputs of the chosen experts with their images.
+fn row_bytes(program: &Program) -> u64 {
+    let rows: usize = program.rows.iter().map(|r| 4 * r.width).sum();
+    let inputs = program.ops().flat_map(|(_, op)| op.products());
+    let widest = inputs.map(|p| program.weight(p.weight).cols).max().unwrap_or(0);
+    let experts = program.ops().filter_map(|(_, op)| match op {
+        Op::Experts { choice, inner_width, out, .. } => {
+            let used = program.choices[choice.0].used;
+            Some(used * (8 + 8 * inner_width + 4 * out.len() + image_bytes(*inner_width)))
+        }
+        _ => None,
+    });
+    (rows + image_bytes(widest) + experts.max().unwrap_or(0)) as u64
 }

@@ -5,3 +5,4 @@ pub mod image;
 pub mod pack;
 pub mod plain;
 pub mod simd;
+pub mod team;

@@ -1,0 +1,245 @@
+//! The thread that owns a card: carries out what its [`StageMachine`] asks for.
+//!
+//! Invariants: every wait has a deadline and ends with the engine; no lock is held while computing but the turn; a
+//! panic, a card's error or a link's becomes one message to the coordinator, and closes the links beside.
+//! Does not know: sequences, sampling.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::clock::Clock;
+use super::coordinator::CoordinatorEvent;
+use super::coordinator_thread::Mail;
+use super::queue::Queue;
+use super::stage::{RunFault, RunTimes, StageAction, StageCommand, StageDeath, StageEvent, StageMachine};
+use super::timeline::StageTimeline;
+use super::turn::Turn;
+use crate::device::batch::{Batch, BatchId};
+use crate::device::{CardError, StageExec};
+use crate::transport::ring::CloseCause;
+use crate::transport::wait::{Cancel, Patience, Wait, WaitEnded};
+use crate::transport::{LinkError, LinkReceiver, LinkSender};
+
+/// How long an idle stage sleeps before it looks again; the bell and the cancel flag wake it earlier.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// Where a stage's output goes.
+pub(super) enum Output {
+    /// To the next stage.
+    Rows {
+        link: Box<dyn LinkSender>,
+        /// Commands of the next stage: it sleeps until its rows are posted.
+        next: Arc<Queue<StageCommand>>,
+    },
+    /// To the coordinator.
+    Logits { buffers: Arc<Queue<Vec<f32>>>, held: Vec<f32> },
+}
+
+/// Everything that a stage's thread owns.
+pub(super) struct StageShell {
+    pub machine: StageMachine,
+    pub exec: Box<dyn StageExec>,
+    pub commands: Arc<Queue<StageCommand>>,
+    pub input: Option<Box<dyn LinkReceiver>>,
+    pub output: Output,
+    pub inbox: Arc<Queue<Mail>>,
+    pub turn: Option<Arc<Turn>>,
+    pub timeline: Arc<Mutex<StageTimeline>>,
+    pub clock: Clock,
+    pub patience: Patience,
+    pub cancel: Cancel,
+    pub batch_limit: Duration,
+    pub residual_width: usize,
+    pub vocab: usize,
+    /// The CPU to stay on.
+    pub pin: Option<core_affinity::CoreId>,
+}
+
+impl StageShell {
+    /// Runs to the end of the stage, and gives the card's program back to be freed in order.
+    pub fn run(mut self) -> Box<dyn StageExec> {
+        if let Some(cpu) = self.pin
+            && !core_affinity::set_for_current(cpu)
+        {
+            tracing::warn!(stage = %self.machine.place().stage, cpu = cpu.id, "the system refused to pin the thread");
+        }
+        let card = self.machine.place().card;
+        let death = catch_unwind(AssertUnwindSafe(|| self.drive()))
+            .unwrap_or_else(|panic| Some(StageDeath { card, cause: panic_text(&*panic) }));
+        let cause = match &death {
+            None => CloseCause::Ended,
+            Some(death) => CloseCause::Failed(death.cause.clone()),
+        };
+        if let Some(link) = &mut self.input {
+            link.close(cause.clone());
+        }
+        if let Output::Rows { link, .. } = &mut self.output {
+            link.close(cause);
+        }
+        if let Some(death) = death {
+            tracing::error!(card = %death.card, cause = death.cause, "a stage died");
+            self.tell(CoordinatorEvent::StageDied(death));
+        }
+        self.exec
+    }
+
+    fn drive(&mut self) -> Option<StageDeath> {
+        let mut event = StageEvent::Started;
+        let mut bytes = 0;
+        loop {
+            let action = self.machine.step(event, self.clock.now_ns());
+            if let Some(stamps) = self.machine.take_stamps() {
+                self.timeline.lock().record(&stamps, bytes);
+            }
+            event = match action {
+                StageAction::Pop => self.pop(),
+                StageAction::Copy(copy) => match self.exec.copy_page(copy.from, copy.to) {
+                    Ok(()) => StageEvent::Copied,
+                    Err(error) => StageEvent::Failed(error.to_string()),
+                },
+                StageAction::Take(batch) => self.take(batch),
+                StageAction::Reserve(batch) => self.reserve(&batch),
+                StageAction::Run(batch) => self.compute(&batch),
+                StageAction::Tell(batch, cause) => {
+                    self.tell(CoordinatorEvent::RowsFailed { batch, cause });
+                    StageEvent::Told
+                }
+                StageAction::HandOff(batch) => {
+                    let (event, handed_bytes) = self.hand_off(&batch);
+                    bytes = handed_bytes;
+                    event
+                }
+                StageAction::End(death) => return death,
+            };
+        }
+    }
+
+    fn pop(&self) -> StageEvent {
+        loop {
+            match self.commands.pop(&self.wait(IDLE)) {
+                Ok(command) => return StageEvent::Popped(command),
+                Err(WaitEnded::Cancelled) => return StageEvent::Cancelled,
+                Err(WaitEnded::Deadline) => {}
+            }
+        }
+    }
+
+    fn take(&mut self, batch: BatchId) -> StageEvent {
+        // The stage before has the batch, or gets it next; the one before that may have it, and so on.
+        let wait =
+            Wait::within(self.batch_limit * self.machine.place().stage.0, self.patience, &self.cancel);
+        match self.input.as_mut().map(|link| link.take(batch, &wait).map(|_| ())) {
+            Some(taken) => of_link(taken, StageEvent::Taken),
+            None => StageEvent::Failed("rows were asked for where none arrive".to_owned()),
+        }
+    }
+
+    fn reserve(&mut self, batch: &Batch) -> StageEvent {
+        let place = self.machine.place();
+        let stages_behind = place.stage_count as u32 - place.stage.0;
+        let wait = Wait::within(self.batch_limit * stages_behind, self.patience, &self.cancel);
+        match &mut self.output {
+            Output::Rows { link, .. } => of_link(link.slot(&wait).map(|_| ()), StageEvent::Reserved),
+            Output::Logits { buffers, held } => match buffers.pop(&wait) {
+                Ok(buffer) => {
+                    *held = buffer;
+                    held.resize(batch.logits_rows() * self.vocab, 0.0);
+                    StageEvent::Reserved
+                }
+                Err(WaitEnded::Cancelled) => StageEvent::Cancelled,
+                Err(WaitEnded::Deadline) => {
+                    StageEvent::Failed("no free buffer for logits before the deadline".to_owned())
+                }
+            },
+        }
+    }
+
+    fn compute(&mut self, batch: &Batch) -> StageEvent {
+        let wait = Wait::within(self.batch_limit, self.patience, &self.cancel);
+        let turn_wait = Wait::within(
+            self.batch_limit * self.machine.place().stage_count as u32,
+            self.patience,
+            &self.cancel,
+        );
+        let output = match &mut self.output {
+            Output::Logits { held, .. } => held.as_mut_slice(),
+            Output::Rows { link, .. } => match link.slot(&wait) {
+                Ok(slot) => &mut slot[..batch.rows.len() * self.residual_width],
+                Err(error) => return of_link(Err(error), StageEvent::Reserved),
+            },
+        };
+        let input = self.input.as_ref().map_or(&[][..], |link| link.rows());
+        let turn = match self.turn.as_ref().map(|turn| turn.take(&turn_wait)).transpose() {
+            Ok(turn) => turn,
+            Err(WaitEnded::Cancelled) => return StageEvent::Cancelled,
+            Err(WaitEnded::Deadline) => {
+                return StageEvent::Failed("another card kept the compute threads past the deadline".to_owned());
+            }
+        };
+        let start_ns = self.clock.now_ns();
+        let ran = self.exec.run(batch, self.machine.tables(), input, output);
+        let end_ns = self.clock.now_ns();
+        drop(turn);
+        StageEvent::Ran(match ran {
+            Ok(_) => Ok(RunTimes { start_ns, end_ns }),
+            Err(error @ CardError::NotFinite { .. }) => {
+                // The stages behind must not stumble over the same rows.
+                output.fill(0.0);
+                Err(RunFault::Rows(error.to_string()))
+            }
+            Err(error) => Err(RunFault::Card(error.to_string())),
+        })
+    }
+
+    /// The bytes handed on come along.
+    fn hand_off(&mut self, batch: &Batch) -> (StageEvent, u64) {
+        if let Some(Err(error)) = self.input.as_mut().map(|link| link.release()) {
+            return (of_link(Err(error), StageEvent::HandedOff), 0);
+        }
+        let values = match &mut self.output {
+            Output::Rows { link, next } => {
+                let values = batch.rows.len() * self.residual_width;
+                if let Err(error) = link.post(batch.id, values) {
+                    return (of_link(Err(error), StageEvent::HandedOff), 0);
+                }
+                next.ring();
+                values
+            }
+            Output::Logits { held, .. } => {
+                let logits = std::mem::take(held);
+                let values = logits.len();
+                self.tell(CoordinatorEvent::Done { batch: batch.id, logits });
+                values
+            }
+        };
+        (StageEvent::HandedOff, (values * size_of::<f32>()) as u64)
+    }
+
+    fn tell(&self, event: CoordinatorEvent) {
+        // A coordinator that has ended takes no mail: the engine is going, and nobody waits for this.
+        let _ = self.inbox.push(Mail::Event(event));
+    }
+
+    fn wait(&self, limit: Duration) -> Wait<'_> {
+        Wait::within(limit, self.patience, &self.cancel)
+    }
+}
+
+/// What a link's answer means to the machine.
+fn of_link(result: Result<(), LinkError>, event: StageEvent) -> StageEvent {
+    match result {
+        Ok(()) => event,
+        Err(LinkError::Cancelled { .. }) => StageEvent::Cancelled,
+        Err(error) => StageEvent::Failed(error.to_string()),
+    }
+}
+
+/// What a panic said.
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panic: {}", text.unwrap_or("without a message"))
+}

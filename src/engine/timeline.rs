@@ -1,0 +1,188 @@
+//! Where a stage's time goes: stamps of every batch, added up, and the last ones kept.
+//!
+//! Invariants: a time counts only where both its stamps exist and rise; memory is bounded.
+//! Does not know: which clock the stamps come from, what a batch holds.
+
+use std::collections::VecDeque;
+
+use crate::device::batch::BatchId;
+
+/// When a batch reached each point of a stage, in the engine's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct BatchStamps {
+    /// Which batch.
+    pub batch: Option<BatchId>,
+    /// Its rows.
+    pub rows: usize,
+    /// The stage began to wait for a command.
+    pub asked_ns: Option<u64>,
+    /// The command came.
+    pub popped_ns: Option<u64>,
+    /// The input rows were there; none on the stage that embeds.
+    pub input_ns: Option<u64>,
+    /// There was a place for the output.
+    pub place_ns: Option<u64>,
+    /// The card began to compute, with the turn taken.
+    pub start_ns: Option<u64>,
+    /// The card was done.
+    pub end_ns: Option<u64>,
+    /// The output was handed on.
+    pub posted_ns: Option<u64>,
+}
+
+/// Sums over batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct StageTimes {
+    /// Batches handed on.
+    pub batches: u64,
+    /// Their rows.
+    pub rows: u64,
+    /// Computing.
+    pub busy_ns: u64,
+    /// Waiting for a command or for rows.
+    pub waiting_in_ns: u64,
+    /// Waiting for a place for the output.
+    pub waiting_out_ns: u64,
+    /// Waiting for the CPUs that virtual cards share.
+    pub waiting_turn_ns: u64,
+    /// Handing on.
+    pub posting_ns: u64,
+    /// From the first batch's arrival to the last one's hand-off.
+    pub span_ns: u64,
+    /// Bytes handed on: rows to the next stage, or logits.
+    pub handed_bytes: u64,
+}
+
+impl StageTimes {
+    /// A time as a share of the span; 0 for an empty span.
+    pub fn share(&self, time_ns: u64) -> f64 {
+        if self.span_ns == 0 { 0.0 } else { time_ns as f64 / self.span_ns as f64 }
+    }
+
+    /// Bytes of a hand-off, on average.
+    pub fn bytes_per_hand_off(&self) -> f64 {
+        if self.batches == 0 { 0.0 } else { self.handed_bytes as f64 / self.batches as f64 }
+    }
+}
+
+/// The times of one stage since the last [`StageTimeline::reset`].
+#[derive(Clone, Debug)]
+pub struct StageTimeline {
+    times: StageTimes,
+    first_ns: Option<u64>,
+    last: VecDeque<BatchStamps>,
+}
+
+impl StageTimeline {
+    /// How many of the last batches are kept one by one.
+    pub const LAST_MAX: usize = 256;
+
+    /// No batches yet.
+    pub fn new() -> StageTimeline {
+        StageTimeline {
+            times: StageTimes::default(),
+            first_ns: None,
+            last: VecDeque::with_capacity(Self::LAST_MAX),
+        }
+    }
+
+    /// Adds a batch that handed on `bytes`.
+    pub fn record(&mut self, stamps: &BatchStamps, bytes: u64) {
+        let BatchStamps { asked_ns, popped_ns, input_ns, place_ns, start_ns, end_ns, posted_ns, .. } = *stamps;
+        let times = &mut self.times;
+        times.batches += 1;
+        times.rows += stamps.rows as u64;
+        times.handed_bytes += bytes;
+        times.busy_ns += rise(start_ns, end_ns);
+        // Before the first batch of a span nothing was asked of the stage.
+        if self.first_ns.is_some() {
+            times.waiting_in_ns += rise(asked_ns.max(self.first_ns), popped_ns);
+        }
+        times.waiting_in_ns += rise(popped_ns, input_ns);
+        times.waiting_out_ns += rise(input_ns.or(popped_ns), place_ns);
+        times.waiting_turn_ns += rise(place_ns, start_ns);
+        times.posting_ns += rise(end_ns, posted_ns);
+        self.first_ns = self.first_ns.or(popped_ns);
+        times.span_ns = times.span_ns.max(rise(self.first_ns, posted_ns));
+        if self.last.len() == Self::LAST_MAX {
+            self.last.pop_front();
+        }
+        self.last.push_back(*stamps);
+    }
+
+    /// Sums so far.
+    pub fn times(&self) -> StageTimes {
+        self.times
+    }
+
+    /// The last batches, oldest first.
+    pub fn last(&self) -> impl Iterator<Item = &BatchStamps> {
+        self.last.iter()
+    }
+
+    /// Starts a new span.
+    pub fn reset(&mut self) {
+        *self = StageTimeline::new();
+    }
+}
+
+impl Default for StageTimeline {
+    fn default() -> StageTimeline {
+        StageTimeline::new()
+    }
+}
+
+/// The time between two stamps; 0 unless both exist and rise.
+fn rise(from_ns: Option<u64>, to_ns: Option<u64>) -> u64 {
+    match (from_ns, to_ns) {
+        (Some(from), Some(to)) => to.saturating_sub(from),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamps(all: [u64; 7]) -> BatchStamps {
+        let [asked_ns, popped_ns, input_ns, place_ns, start_ns, end_ns, posted_ns] = all.map(Some);
+        let batch = Some(BatchId(1));
+        BatchStamps { batch, rows: 3, asked_ns, popped_ns, input_ns, place_ns, start_ns, end_ns, posted_ns }
+    }
+
+    #[test]
+    fn every_nanosecond_of_a_span_is_counted_once() {
+        let mut timeline = StageTimeline::new();
+        timeline.record(&stamps([5, 10, 13, 20, 31, 60, 62]), 100);
+        timeline.record(&stamps([62, 70, 70, 75, 75, 80, 99]), 300);
+        let t = timeline.times();
+        assert_eq!(t.span_ns, 89);
+        assert_eq!((t.waiting_in_ns, t.waiting_out_ns, t.waiting_turn_ns), (3 + 8, 7 + 5, 11));
+        assert_eq!((t.busy_ns, t.posting_ns), (29 + 5, 2 + 19));
+        let counted = t.waiting_in_ns + t.waiting_out_ns + t.waiting_turn_ns + t.busy_ns + t.posting_ns;
+        assert_eq!(counted, t.span_ns);
+        assert_eq!((t.batches, t.rows, t.bytes_per_hand_off()), (2, 6, 200.0));
+        assert_eq!(t.share(t.busy_ns), 34.0 / 89.0);
+    }
+
+    #[test]
+    fn a_time_with_a_missing_or_falling_stamp_does_not_count() {
+        let mut timeline = StageTimeline::new();
+        timeline.record(&BatchStamps { end_ns: None, ..stamps([5, 10, 13, 20, 31, 60, 62]) }, 0);
+        timeline.record(&stamps([90, 90, 80, 70, 60, 50, 40]), 0);
+        let t = timeline.times();
+        assert_eq!((t.busy_ns, t.posting_ns, t.waiting_turn_ns), (0, 0, 11));
+        assert_eq!(t.waiting_in_ns, 3);
+    }
+
+    #[test]
+    fn a_reset_starts_a_new_span_and_memory_stays_bounded() {
+        let mut timeline = StageTimeline::new();
+        for i in 0..10 * StageTimeline::LAST_MAX as u64 {
+            timeline.record(&stamps([i; 7]), 1);
+        }
+        assert_eq!(timeline.last().count(), StageTimeline::LAST_MAX);
+        timeline.reset();
+        assert_eq!((timeline.times(), timeline.last().count()), (StageTimes::default(), 0));
+    }
+}
