@@ -7,11 +7,13 @@
 pub mod attention;
 pub mod convert;
 pub mod elementwise;
+pub mod float_product;
 pub mod functions;
 pub mod norm;
 pub mod products;
 pub mod route;
 #[cfg(test)]
 pub(crate) mod samples;
+mod stored;
 pub mod tier;
 pub mod vector;

@@ -11,14 +11,15 @@
 #![allow(clippy::inline_always, reason = "kernels must end up inside the functions compiled for the tier")]
 
 mod scores;
-mod stored;
 #[cfg(test)]
 mod tests;
 mod values;
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::functions::exp_v;
+use super::stored::{F16, F32, Q8, Stored};
 use super::tier::{Avx2, Tier};
 use super::vector::{Kernel, SUM_LANES, Vector, run};
 use crate::device::cpu::columns::Columns;
@@ -27,7 +28,6 @@ use crate::device::cpu::plain::attention::{Partial, SPAN_TILES};
 use crate::device::cpu::plain::stored::{load_f16, load_q8_0};
 use crate::model::facts::{KvFormat, PAGE_POSITIONS};
 use scores::{COLUMN_VECTORS, KeyColumns, KeyRows};
-use stored::{F16, F32, Q8, Stored};
 use values::{Factors, Weighted, expand, merged};
 
 /// Queries of a block: enough that turning a page's keys into columns costs little beside using them, few enough that
@@ -203,7 +203,13 @@ pub fn attend_span(
     );
     let tier = tier_for(tier, queries);
     let partial = PartialsMut::new(queries, partial);
-    run(tier, Span { queries, pages, span, partial, scratch });
+    let span = Span { queries, pages, span };
+    match (tier, pages.format()) {
+        (Tier::Plain, _) => span.plain(partial),
+        (_, KvFormat::F32) => span.tiles::<F32>(tier, partial, scratch),
+        (_, KvFormat::F16) => span.tiles::<F16>(tier, partial, scratch),
+        (_, KvFormat::Q8_0) => span.tiles::<Q8>(tier, partial, scratch),
+    }
 }
 
 /// Merges the spans 0, 1, ... of `queries`, whose partials follow each other in `partials`, and writes the rows.
@@ -304,42 +310,26 @@ struct Span<'a> {
     queries: &'a Queries<'a>,
     pages: &'a dyn HeadPages,
     span: usize,
-    partial: PartialsMut<'a>,
-    scratch: &'a mut [f32],
 }
 
-impl Kernel for Span<'_> {
-    type Output = ();
-
-    fn plain(mut self) {
+impl Span<'_> {
+    fn plain(&self, mut partial: PartialsMut<'_>) {
         let first = self.span * SPAN_TILES * PAGE_POSITIONS;
         for i in self.queries.first_reader(first)..self.queries.count() {
             let end = self.queries.keys(i).min(first + SPAN_TILES * PAGE_POSITIONS);
             let positions: Vec<usize> = (first..end).collect();
             let (query, scale) = (self.queries.query(i), self.queries.scale);
             let stored = OneByOne { pages: self.pages };
-            let partial = plain::attend(query, scale, &positions, &stored, self.queries.value_width);
-            self.partial.set(i, &partial);
+            partial.set(i, &plain::attend(query, scale, &positions, &stored, self.queries.value_width));
         }
     }
 
-    #[inline(always)]
-    fn vectors<V: Vector>(self, w: V::Witness) {
-        match self.pages.format() {
-            KvFormat::F32 => self.tiles::<V, F32>(w),
-            KvFormat::F16 => self.tiles::<V, F16>(w),
-            KvFormat::Q8_0 => self.tiles::<V, Q8>(w),
-        }
-    }
-}
-
-impl Span<'_> {
-    #[inline(always)]
-    fn tiles<V: Vector, S: Stored>(self, w: V::Witness) {
-        let n = self.queries.count();
-        let skip = self.scratch.as_ptr().align_offset(64).min(ALIGN_VALUES);
-        let (columns, rest) = self.scratch[skip..].split_at_mut(PAGE_POSITIONS * self.queries.key_width);
-        let (expanded, rest) = rest.split_at_mut(PAGE_POSITIONS * self.queries.value_width);
+    fn tiles<S: Stored>(&self, tier: Tier, partial: PartialsMut<'_>, scratch: &mut [f32]) {
+        let queries = self.queries;
+        let n = queries.count();
+        let skip = scratch.as_ptr().align_offset(64).min(ALIGN_VALUES);
+        let (columns, rest) = scratch[skip..].split_at_mut(PAGE_POSITIONS * queries.key_width);
+        let (expanded, rest) = rest.split_at_mut(PAGE_POSITIONS * queries.value_width);
         let (weights, rest) = rest.split_at_mut(PAGE_POSITIONS * n);
         let (max, rest) = rest.split_at_mut(n);
         let (sum, rest) = rest.split_at_mut(n);
@@ -347,59 +337,85 @@ impl Span<'_> {
         let right = &mut rest[..n];
         let weights = weights.as_chunks_mut().0;
         let mut tile = Tile {
-            queries: self.queries,
-            columns,
-            expanded,
+            queries,
+            first_key: 0,
+            first: true,
+            readers: 0..n,
             weights,
             max,
             sum,
             left,
             right,
-            partial: self.partial,
+            partial,
         };
         let page_bytes = |width| PAGE_POSITIONS * self.pages.format().row_bytes(width);
         for number in 0..SPAN_TILES {
             let page = self.span * SPAN_TILES + number;
-            let readers = self.queries.first_reader(page * PAGE_POSITIONS)..n;
-            if readers.is_empty() {
+            tile.first_key = page * PAGE_POSITIONS;
+            tile.first = number == 0;
+            tile.readers = queries.first_reader(tile.first_key)..n;
+            if tile.readers.is_empty() {
                 return;
             }
             let (keys, values) = (self.pages.keys(page), self.pages.values(page));
-            assert_eq!(keys.len(), page_bytes(self.queries.key_width), "attention: a page's keys");
-            assert_eq!(values.len(), page_bytes(self.queries.value_width), "attention: a page's values");
-            let first_key = page * PAGE_POSITIONS;
-            if readers.len() >= EXPAND_QUERIES {
-                // SAFETY: the page's size was checked, the scratch has a page of floats, widths fit (`tier_for`).
-                unsafe {
-                    scores::transpose::<V, S>(
-                        w,
-                        keys.as_ptr(),
-                        tile.queries.key_width,
-                        tile.columns.as_mut_ptr(),
-                    );
-                    let count = PAGE_POSITIONS * tile.queries.value_width;
-                    expand::<V, S>(w, values.as_ptr(), count, tile.expanded.as_mut_ptr());
-                }
-                tile.scores_by_columns::<V>(w, readers.clone(), first_key);
-                tile.factors::<V>(w, readers.clone(), number == 0);
-                let expanded = tile.expanded.as_ptr().cast();
-                tile.values::<V, F32>(w, readers, first_key, expanded, number == 0);
+            assert_eq!(keys.len(), page_bytes(queries.key_width), "attention: a page's keys");
+            assert_eq!(values.len(), page_bytes(queries.value_width), "attention: a page's values");
+            let (keys, values) = (Rows::<S>::new(keys), Rows::<S>::new(values));
+            if tile.readers.len() >= EXPAND_QUERIES {
+                run(tier, OnVectors(Expand { keys, values, columns, expanded }));
+                run(tier, OnVectors(ScoresByColumns { tile: &mut tile, columns }));
+                // SAFETY: any bytes are bytes; the borrow goes on.
+                let expanded = unsafe { expanded.align_to::<u8>().1 };
+                run(tier, OnVectors(AddValues { tile: &mut tile, values: Rows::<F32>::new(expanded) }));
             } else {
-                tile.scores_by_rows::<V, S>(w, readers.clone(), first_key, keys.as_ptr());
-                tile.factors::<V>(w, readers.clone(), number == 0);
-                tile.values::<V, S>(w, readers, first_key, values.as_ptr(), number == 0);
+                run(tier, OnVectors(ScoresByRows { tile: &mut tile, keys }));
+                run(tier, OnVectors(AddValues { tile: &mut tile, values }));
             }
         }
     }
 }
 
-/// A tile's work, with room for it.
+/// 64 rows of a page in stored form.
+#[derive(Clone, Copy)]
+struct Rows<'a, S> {
+    bytes: &'a [u8],
+    form: PhantomData<S>,
+}
+
+impl<'a, S> Rows<'a, S> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Rows { bytes, form: PhantomData }
+    }
+}
+
+/// A part of a tile's work, for vectors only: the plain tier computes whole spans another way.
+trait Part {
+    fn vectors<V: Vector>(self, w: V::Witness);
+}
+
+struct OnVectors<P>(P);
+
+impl<P: Part> Kernel for OnVectors<P> {
+    type Output = ();
+
+    fn plain(self) {
+        unreachable!("invariant: the plain tier never cuts a span into parts");
+    }
+
+    #[inline(always)]
+    fn vectors<V: Vector>(self, w: V::Witness) {
+        self.0.vectors::<V>(w);
+    }
+}
+
+/// A tile of the queries that read any of its keys, with room for its scores.
 struct Tile<'a> {
     queries: &'a Queries<'a>,
-    /// Keys, `[d][key]`.
-    columns: &'a mut [f32],
-    /// Values as f32.
-    expanded: &'a mut [f32],
+    /// Position of its first key.
+    first_key: usize,
+    /// Whether it is the first of its span.
+    first: bool,
+    readers: Range<usize>,
     /// For each query the scores, then p.
     weights: &'a mut [[f32; PAGE_POSITIONS]],
     max: &'a mut [f32],
@@ -416,148 +432,182 @@ impl Tile<'_> {
 
     /// Keys of the tile that query `i` reads.
     #[inline(always)]
-    fn keys(&self, i: usize, first_key: usize) -> usize {
-        (self.queries.keys(i) - first_key).min(PAGE_POSITIONS)
+    fn keys(&self, i: usize) -> usize {
+        (self.queries.keys(i) - self.first_key).min(PAGE_POSITIONS)
     }
 
+    /// Turns scores of some queries into p.
     #[inline(always)]
-    fn scores_by_rows<V: Vector, S: Stored>(
-        &mut self,
-        w: V::Witness,
-        readers: Range<usize>,
-        first_key: usize,
-        keys: *const u8,
-    ) {
-        let mut i = readers.start;
-        while i < readers.end {
-            // AVX2's sixteen registers hold the tree of two queries.
-            match (readers.end - i).min(if V::LANES == 16 { 4 } else { 2 }) {
-                1 => self.some_by_rows::<V, S, 1>(w, &mut i, first_key, keys),
-                2 => self.some_by_rows::<V, S, 2>(w, &mut i, first_key, keys),
-                3 => self.some_by_rows::<V, S, 3>(w, &mut i, first_key, keys),
-                _ => self.some_by_rows::<V, S, 4>(w, &mut i, first_key, keys),
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn some_by_rows<V: Vector, S: Stored, const R: usize>(
-        &mut self,
-        w: V::Witness,
-        i: &mut usize,
-        first_key: usize,
-        keys: *const u8,
-    ) {
-        let queries = std::array::from_fn(|r| self.queries.query(*i + r).as_ptr());
-        let rows = KeyRows::<V, R> { w, queries, keys, width: self.queries.key_width };
-        let scale = V::splat(w, self.queries.scale);
-        // The last query of a run reads the most.
-        let count = self.keys(*i + R - 1, first_key);
-        for first in (0..count).step_by(V::LANES) {
-            // SAFETY: the caller checked the page's size; a page has whole vectors of keys; `query` checked the
-            // queries.
-            let products = unsafe { rows.products::<S>(first) };
-            for r in 0..R {
-                products[r].mul(scale).store(&mut self.weights[*i + r][first..]);
-            }
-        }
-        self.softmax::<V>(w, *i..*i + R, first_key);
-        *i += R;
-    }
-
-    #[inline(always)]
-    fn scores_by_columns<V: Vector>(&mut self, w: V::Witness, readers: Range<usize>, first_key: usize) {
-        let mut i = readers.start;
-        if V::LANES == 16 {
-            while i + 2 <= readers.end {
-                self.some_by_columns::<V, 2>(w, &mut i, first_key);
-            }
-        }
-        while i < readers.end {
-            self.some_by_columns::<V, 1>(w, &mut i, first_key);
-        }
-    }
-
-    #[inline(always)]
-    fn some_by_columns<V: Vector, const R: usize>(&mut self, w: V::Witness, i: &mut usize, first_key: usize) {
-        let queries = std::array::from_fn(|r| self.queries.query(*i + r).as_ptr());
-        let width = self.queries.key_width;
-        let columns = KeyColumns::<V, R> { w, queries, columns: self.columns.as_ptr(), width };
-        let scale = V::splat(w, self.queries.scale);
-        let count = self.keys(*i + R - 1, first_key);
-        for first in (0..count).step_by(COLUMN_VECTORS * V::LANES) {
-            // SAFETY: the columns were written for all keys of the page; `query` checked the queries.
-            let products = unsafe { columns.products(first) };
-            for r in 0..R {
-                for c in 0..COLUMN_VECTORS {
-                    products[r][c].mul(scale).store(&mut self.weights[*i + r][first + c * V::LANES..]);
-                }
-            }
-        }
-        self.softmax::<V>(w, *i..*i + R, first_key);
-        *i += R;
-    }
-
-    #[inline(always)]
-    fn softmax<V: Vector>(&mut self, w: V::Witness, some: Range<usize>, first_key: usize) {
+    fn softmax<V: Vector>(&mut self, w: V::Witness, some: Range<usize>) {
         for i in some {
-            let count = self.keys(i, first_key);
+            let count = self.keys(i);
             (self.max[i], self.sum[i]) = scores::exponentials::<V>(w, &mut self.weights[i], count);
         }
     }
 
     /// Merges largest scores and sums, and leaves the factors for the values.
     #[inline(always)]
-    fn factors<V: Vector>(&mut self, w: V::Witness, readers: Range<usize>, first: bool) {
-        let tile = [&self.max[readers.clone()], &self.sum[readers.clone()]];
-        if first {
-            self.partial.max[readers.clone()].copy_from_slice(tile[0]);
-            self.partial.sum[readers].copy_from_slice(tile[1]);
+    fn merge<V: Vector>(&mut self, w: V::Witness) {
+        let readers = || self.readers.clone();
+        let tile = [&self.max[readers()], &self.sum[readers()]];
+        let before = [&mut self.partial.max[readers()], &mut self.partial.sum[readers()]];
+        if self.first {
+            before[0].copy_from_slice(tile[0]);
+            before[1].copy_from_slice(tile[1]);
         } else {
-            let before = [&mut self.partial.max[readers.clone()], &mut self.partial.sum[readers.clone()]];
-            merge_sums::<V>(w, before, tile, [&mut self.left[readers.clone()], &mut self.right[readers]]);
+            merge_sums::<V>(w, before, tile, [&mut self.left[readers()], &mut self.right[readers()]]);
         }
     }
+}
 
+/// Queries that go together: four need 32 registers, two fit in AVX2's sixteen.
+const fn together<V: Vector>() -> usize {
+    if V::LANES == 16 { 4 } else { 2 }
+}
+
+/// A page's keys to columns and its values to f32.
+struct Expand<'a, S> {
+    keys: Rows<'a, S>,
+    values: Rows<'a, S>,
+    columns: &'a mut [f32],
+    expanded: &'a mut [f32],
+}
+
+impl<S: Stored> Part for Expand<'_, S> {
     #[inline(always)]
-    fn values<V: Vector, S: Stored>(
-        &mut self,
-        w: V::Witness,
-        readers: Range<usize>,
-        first_key: usize,
-        values: *const u8,
-        first: bool,
-    ) {
-        let mut i = readers.start;
-        while i < readers.end {
-            // Neighbours that read as many keys go together; AVX2's registers hold two.
-            let count = self.keys(i, first_key);
-            let end = readers.end.min(i + if V::LANES == 16 { 4 } else { 2 });
-            match (i..end).take_while(|&next| self.keys(next, first_key) == count).count() {
-                1 => self.some_values::<V, S, 1>(w, &mut i, count, values, first),
-                2 => self.some_values::<V, S, 2>(w, &mut i, count, values, first),
-                3 => self.some_values::<V, S, 3>(w, &mut i, count, values, first),
-                _ => self.some_values::<V, S, 4>(w, &mut i, count, values, first),
+    fn vectors<V: Vector>(self, w: V::Witness) {
+        let (width, count) = (self.columns.len() / PAGE_POSITIONS, self.expanded.len());
+        // SAFETY: `tiles` checked the sizes of the pages; the scratch has a page of floats; widths fit (`tier_for`).
+        unsafe {
+            scores::transpose::<V, S>(w, self.keys.bytes.as_ptr(), width, self.columns.as_mut_ptr());
+            expand::<V, S>(w, self.values.bytes.as_ptr(), count, self.expanded.as_mut_ptr());
+        }
+    }
+}
+
+struct ScoresByRows<'a, 't, S> {
+    tile: &'a mut Tile<'t>,
+    keys: Rows<'a, S>,
+}
+
+impl<S: Stored> Part for ScoresByRows<'_, '_, S> {
+    #[inline(always)]
+    fn vectors<V: Vector>(mut self, w: V::Witness) {
+        let Range { start: mut i, end } = self.tile.readers.clone();
+        while i < end {
+            match (end - i).min(together::<V>()) {
+                1 => self.some::<V, 1>(w, &mut i),
+                2 => self.some::<V, 2>(w, &mut i),
+                3 => self.some::<V, 3>(w, &mut i),
+                _ => self.some::<V, 4>(w, &mut i),
             }
         }
     }
+}
 
+impl<S: Stored> ScoresByRows<'_, '_, S> {
     #[inline(always)]
-    fn some_values<V: Vector, S: Stored, const R: usize>(
-        &mut self,
-        w: V::Witness,
-        i: &mut usize,
-        count: usize,
-        values: *const u8,
-        first: bool,
-    ) {
-        let width = self.queries.value_width;
+    fn some<V: Vector, const R: usize>(&mut self, w: V::Witness, i: &mut usize) {
+        let tile = &mut *self.tile;
+        let queries = std::array::from_fn(|r| tile.queries.query(*i + r).as_ptr());
+        let keys = self.keys.bytes.as_ptr();
+        let rows = KeyRows::<V, R> { w, queries, keys, width: tile.queries.key_width };
+        let scale = V::splat(w, tile.queries.scale);
+        // The last query of a run reads the most.
+        let count = tile.keys(*i + R - 1);
+        for first in (0..count).step_by(V::LANES) {
+            // SAFETY: `tiles` checked the size of the page, which has whole vectors of keys; `query` made the queries
+            // from slices of the width.
+            let products = unsafe { rows.products::<S>(first) };
+            for r in 0..R {
+                products[r].mul(scale).store(&mut tile.weights[*i + r][first..]);
+            }
+        }
+        tile.softmax::<V>(w, *i..*i + R);
+        *i += R;
+    }
+}
+
+struct ScoresByColumns<'a, 't> {
+    tile: &'a mut Tile<'t>,
+    columns: &'a [f32],
+}
+
+impl Part for ScoresByColumns<'_, '_> {
+    #[inline(always)]
+    fn vectors<V: Vector>(mut self, w: V::Witness) {
+        let Range { start: mut i, end } = self.tile.readers.clone();
+        if V::LANES == 16 {
+            while i + 2 <= end {
+                self.some::<V, 2>(w, &mut i);
+            }
+        }
+        while i < end {
+            self.some::<V, 1>(w, &mut i);
+        }
+    }
+}
+
+impl ScoresByColumns<'_, '_> {
+    #[inline(always)]
+    fn some<V: Vector, const R: usize>(&mut self, w: V::Witness, i: &mut usize) {
+        let tile = &mut *self.tile;
+        let queries = std::array::from_fn(|r| tile.queries.query(*i + r).as_ptr());
+        let columns =
+            KeyColumns::<V, R> { w, queries, columns: self.columns.as_ptr(), width: tile.queries.key_width };
+        let scale = V::splat(w, tile.queries.scale);
+        let count = tile.keys(*i + R - 1);
+        for first in (0..count).step_by(COLUMN_VECTORS * V::LANES) {
+            // SAFETY: `Expand` wrote the columns for all keys of the page; `query` made the queries from slices of the
+            // width.
+            let products = unsafe { columns.products(first) };
+            for r in 0..R {
+                for c in 0..COLUMN_VECTORS {
+                    products[r][c].mul(scale).store(&mut tile.weights[*i + r][first + c * V::LANES..]);
+                }
+            }
+        }
+        tile.softmax::<V>(w, *i..*i + R);
+        *i += R;
+    }
+}
+
+struct AddValues<'a, 't, S> {
+    tile: &'a mut Tile<'t>,
+    values: Rows<'a, S>,
+}
+
+impl<S: Stored> Part for AddValues<'_, '_, S> {
+    #[inline(always)]
+    fn vectors<V: Vector>(mut self, w: V::Witness) {
+        self.tile.merge::<V>(w);
+        let Range { start: mut i, end } = self.tile.readers.clone();
+        while i < end {
+            // Neighbours that read as many keys go together.
+            let count = self.tile.keys(i);
+            let most = end.min(i + together::<V>());
+            match (i..most).take_while(|&next| self.tile.keys(next) == count).count() {
+                1 => self.some::<V, 1>(w, &mut i, count),
+                2 => self.some::<V, 2>(w, &mut i, count),
+                3 => self.some::<V, 3>(w, &mut i, count),
+                _ => self.some::<V, 4>(w, &mut i, count),
+            }
+        }
+    }
+}
+
+impl<S: Stored> AddValues<'_, '_, S> {
+    #[inline(always)]
+    fn some<V: Vector, const R: usize>(&mut self, w: V::Witness, i: &mut usize, count: usize) {
+        let tile = &mut *self.tile;
+        let width = tile.queries.value_width;
         let factors: [Factors; R] =
-            std::array::from_fn(|r| (!first).then(|| (self.left[*i + r], self.right[*i + r])));
-        let weights = self.weights[*i..*i + R].as_ptr().cast();
-        let acc = self.partial.acc[*i * width..(*i + R) * width].as_mut_ptr();
-        // SAFETY: the slices above hold R queries; the page's size was checked by the caller, `count` is at most 64;
-        // the width fits (`tier_for`).
+            std::array::from_fn(|r| (!tile.first).then(|| (tile.left[*i + r], tile.right[*i + r])));
+        let weights = tile.weights[*i..*i + R].as_ptr().cast();
+        let acc = tile.partial.acc[*i * width..(*i + R) * width].as_mut_ptr();
+        let values = self.values.bytes.as_ptr();
+        // SAFETY: the slices above hold R queries; `tiles` checked the size of the page, or expanded all of it; `count`
+        // is at most 64; the width fits (`tier_for`).
         unsafe { Weighted::<V, R> { w, weights, count, values, width, acc }.add::<S>(factors) };
         *i += R;
     }

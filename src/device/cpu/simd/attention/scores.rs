@@ -15,8 +15,8 @@
 )]
 
 use super::super::functions::exp_nonpositive_v;
+use super::super::stored::Stored;
 use super::super::vector::{SUM_LANES, Vector};
-use super::stored::Stored;
 use crate::model::facts::PAGE_POSITIONS;
 
 /// The lanes of one product's sums after the first steps of the tree: one vector a query.
@@ -37,49 +37,29 @@ impl<V: Vector, const R: usize> KeyRows<V, R> {
     /// Queries have `width` values, a multiple of `LANES`; the page has these keys.
     #[inline(always)]
     pub(super) unsafe fn products<S: Stored>(&self, first: usize) -> Sums<V, R> {
-        // SAFETY: as for this function.
+        // A loop, not sixteen copies of a key's code: the four results go through memory.
+        let mut quarters = [[V::splat(self.w, 0.0); R]; 4];
+        for (i, quarter) in quarters.iter_mut().enumerate() {
+            // SAFETY: as for this function.
+            *quarter = unsafe { self.quarter::<S>(first + i) };
+        }
+        let [a, b, c, d] = quarters;
+        join::<V, R, 1>(join::<V, R, 2>(a, c), join::<V, R, 2>(b, d))
+    }
+
+    /// Keys key, key + 4, ... of a vector's number of keys.
+    #[inline(always)]
+    unsafe fn quarter<S: Stored>(&self, key: usize) -> Sums<V, R> {
+        // SAFETY: as for `products`.
         unsafe {
             if V::LANES == 16 {
-                join::<V, R, 1>(self.two::<S>(first), self.two::<S>(first + 1))
+                let low = join::<V, R, 8>(self.one::<S>(key), self.one::<S>(key + 8));
+                let high = join::<V, R, 8>(self.one::<S>(key + 4), self.one::<S>(key + 12));
+                join::<V, R, 4>(low, high)
             } else {
-                join::<V, R, 1>(self.two_of_eight::<S>(first), self.two_of_eight::<S>(first + 1))
+                join::<V, R, 4>(self.one::<S>(key), self.one::<S>(key + 4))
             }
         }
-    }
-
-    /// Keys key + {0, 2, 4, ... 14}.
-    #[inline(always)]
-    unsafe fn two<S: Stored>(&self, key: usize) -> Sums<V, R> {
-        // SAFETY: as for `products`.
-        unsafe { join::<V, R, 2>(self.four::<S>(key), self.four::<S>(key + 2)) }
-    }
-
-    /// Keys key + {0, 4, 8, 12}.
-    #[inline(always)]
-    unsafe fn four<S: Stored>(&self, key: usize) -> Sums<V, R> {
-        // SAFETY: as for `products`.
-        unsafe { join::<V, R, 4>(self.eight::<S>(key), self.eight::<S>(key + 4)) }
-    }
-
-    /// Keys key + {0, 8}.
-    #[inline(always)]
-    unsafe fn eight<S: Stored>(&self, key: usize) -> Sums<V, R> {
-        // SAFETY: as for `products`.
-        unsafe { join::<V, R, 8>(self.one::<S>(key), self.one::<S>(key + 8)) }
-    }
-
-    /// Keys key + {0, 2, 4, 6}.
-    #[inline(always)]
-    unsafe fn two_of_eight<S: Stored>(&self, key: usize) -> Sums<V, R> {
-        // SAFETY: as for `products`.
-        unsafe { join::<V, R, 2>(self.four_of_eight::<S>(key), self.four_of_eight::<S>(key + 2)) }
-    }
-
-    /// Keys key + {0, 4}.
-    #[inline(always)]
-    unsafe fn four_of_eight<S: Stored>(&self, key: usize) -> Sums<V, R> {
-        // SAFETY: as for `products`.
-        unsafe { join::<V, R, 4>(self.one::<S>(key), self.one::<S>(key + 4)) }
     }
 
     /// One key: 32 chains, folded to the lanes of one vector.
@@ -160,17 +140,14 @@ impl<V: Vector, const R: usize> KeyColumns<V, R> {
     /// Queries and columns have `width` values, at least 32; the page has these keys.
     #[inline(always)]
     pub(super) unsafe fn products(&self, first: usize) -> Tile<V, R> {
-        // SAFETY: as for this function, down to `chain`.
-        unsafe {
-            let columns = self.columns.add(first);
-            Self::add(self.tree_2(columns, 0), self.tree_2(columns, 1))
+        // A loop, not 32 copies of a chain's code: the four results go through memory.
+        let mut quarters = [[[V::splat(self.w, 0.0); COLUMN_VECTORS]; R]; 4];
+        for (l, quarter) in quarters.iter_mut().enumerate() {
+            // SAFETY: as for this function, down to `chain`.
+            *quarter = unsafe { self.tree_4(self.columns.add(first), l) };
         }
-    }
-
-    #[inline(always)]
-    unsafe fn tree_2(&self, columns: *const f32, l: usize) -> Tile<V, R> {
-        // SAFETY: as for `products`.
-        unsafe { Self::add(self.tree_4(columns, l), self.tree_4(columns, l + 2)) }
+        let [a, b, c, d] = quarters;
+        Self::add(Self::add(a, c), Self::add(b, d))
     }
 
     #[inline(always)]

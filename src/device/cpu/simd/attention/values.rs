@@ -10,8 +10,8 @@
     reason = "index loops over registers unroll; iterators go through memory"
 )]
 
+use super::super::stored::Stored;
 use super::super::vector::Vector;
-use super::stored::Stored;
 use crate::model::facts::PAGE_POSITIONS;
 
 /// Factors of a merge, `(left, right)`; `None` where there is nothing on the left.

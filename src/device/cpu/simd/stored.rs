@@ -1,10 +1,11 @@
-//! Reading stored keys and values as f32 vectors: f32, f16 and q8_0 rows, one after another.
+//! Reading stored rows as f32 vectors: f32, f16, bf16 and q8_0, one row after another.
 //!
-//! Invariant: a value reads back with the bits of `plain::stored`. Does not know: heads, pages, scores.
+//! Invariants: a value reads back exactly (q8_0: scale times code, rounded once, as in `plain::stored`); any
+//! alignment. Does not know: what the rows are (weights, keys, values).
 
-#![allow(unsafe_code, reason = "loads at computed places inside a page's rows")]
+#![allow(unsafe_code, reason = "loads at computed places inside rows")]
 
-use super::super::vector::{SUM_LANES, Vector};
+use super::vector::{SUM_LANES, Vector};
 use crate::device::cpu::plain::stored::Q8_0_BLOCK_BYTES;
 
 /// A form in which rows are kept. Rows follow each other without gaps, so values are numbered through all of them.
@@ -21,6 +22,9 @@ pub(super) struct F32;
 
 /// 2 bytes a value.
 pub(super) struct F16;
+
+/// 2 bytes a value, the upper half of an f32.
+pub(super) struct Bf16;
 
 /// 34 bytes for 32 values.
 pub(super) struct Q8;
@@ -40,6 +44,15 @@ impl Stored for F16 {
     unsafe fn load<V: Vector>(w: V::Witness, rows: *const u8, index: usize) -> V {
         // SAFETY: the caller answers for the place.
         unsafe { V::load_f16_at(w, rows.cast::<u16>().add(index)) }
+    }
+}
+
+#[allow(clippy::inline_always, reason = "part of a kernel's inner loop")]
+impl Stored for Bf16 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(w: V::Witness, rows: *const u8, index: usize) -> V {
+        // SAFETY: the caller answers for the place.
+        unsafe { V::load_bf16_at(w, rows.cast::<u16>().add(index)) }
     }
 }
 
