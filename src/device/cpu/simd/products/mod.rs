@@ -159,14 +159,14 @@ fn pass_of(
         #[cfg(target_arch = "x86_64")]
         if let Tier::Avx512(witness) = tier
             && rows.len() <= direct::ROWS_MAX
+            && Layout::of(tile.ty) == Layout::Lanes16
         {
             let mut sums = [[0.0; TILE_ROWS]; direct::ROWS_MAX];
-            if direct::tile(witness, &tile, rows, &mut sums) {
-                for (row, sums) in sums[..rows.len()].iter().enumerate() {
-                    write(row, range.clone(), sums);
-                }
-                continue;
+            direct::tile(witness, &tile, rows, &mut sums);
+            for (row, sums) in sums[..rows.len()].iter().enumerate() {
+                write(row, range.clone(), sums);
             }
+            continue;
         }
         let panel = panel.get_or_insert_with(Panel::new);
         let mut sums = [[0.0; TILE_ROWS]; PASS_ROWS];
@@ -197,7 +197,7 @@ impl Tile<'_> {
                     let bytes = self.group_bytes(group, cols);
                     match tier {
                         #[cfg(target_arch = "x86_64")]
-                        Tier::Avx512(witness) => avx512::unpack(witness, self.ty, bytes, panel),
+                        Tier::Avx512(witness) => direct::unpack(witness, self.ty, bytes, panel),
                         _ => unpack::group(self.ty, unpack::Scalar, bytes, panel),
                     }
                 }
