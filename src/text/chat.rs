@@ -1,12 +1,13 @@
 //! Chat templates: messages in, the text of a prompt out, as Hugging Face's transformers renders them.
 //!
 //! The rendered text ends where generation starts; tokenise it with control tokens parsed and bos unless written.
-//! Invariants: rendering reads no clock, file or environment, and ends within [`FUEL`] units of work, so a hostile
-//! template costs a bounded time and gives an error. Does not know: token ids.
+//! Invariants: rendering reads no clock, file or environment, and ends within [`FUEL`] units of work on a stack that
+//! holds whatever that work can nest, so a hostile template costs a bounded time and gives an error.
+//! Does not know: token ids.
 //! Source: tokenizer specification, section 8.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, ValueKind};
+use minijinja::value::{Rest, Serde, ValueKind};
 use minijinja::{AutoEscape, Environment, ErrorKind, State, UndefinedBehavior, Value};
 use serde_json::{Value as Json, json};
 
@@ -14,8 +15,16 @@ use super::error::TextError;
 use super::{clock, generation, json as python_json, methods, python};
 
 /// Work for one rendering: an instruction or 64 bytes cost one unit. A real template takes some hundred units a
-/// message; the bound is reached in about a second.
-const FUEL: u64 = 10_000_000;
+/// message, so thousands of messages fit; the bound is reached in a fraction of a second.
+const FUEL: u64 = 2_000_000;
+
+/// The longest template that is read; real ones have up to some 20 kB.
+const SOURCE_BYTES_MAX: usize = 256 << 10;
+
+/// Address space for the stack of a rendering; memory is taken only as far as it is used. The engine frees nested
+/// values and syntax trees by recursion: a level of values costs a unit of fuel and at most 256 B of stack, a level of
+/// syntax a byte of source and at most 2 KiB.
+const STACK_BYTES: usize = 512 << 20;
 
 /// The name of the only template in its environment; error messages show it.
 const NAME: &str = "chat_template";
@@ -67,6 +76,13 @@ struct Refusal(String);
 impl ChatTemplate {
     /// Parses a template and finds out, by rendering a short message, how it takes contents.
     pub fn new(source: &str) -> Result<ChatTemplate, TextError> {
+        if source.len() > SOURCE_BYTES_MAX {
+            return Err(TextError::TemplateSize { bytes: source.len(), bytes_max: SOURCE_BYTES_MAX });
+        }
+        on_deep_stack(|| ChatTemplate::parse(source))
+    }
+
+    fn parse(source: &str) -> Result<ChatTemplate, TextError> {
         let syntax = |e: minijinja::Error| TextError::TemplateSyntax { message: message_of(&e) };
         let mut environment = environment().map_err(syntax)?;
         environment
@@ -86,7 +102,8 @@ impl ChatTemplate {
     pub fn render(&self, input: &ChatInput) -> Result<String, TextError> {
         let messages: Result<Vec<Json>, TextError> =
             input.messages.iter().enumerate().map(|(i, m)| self.fitting(i, m)).collect();
-        self.render_messages(&messages?, input)
+        let messages = messages?;
+        on_deep_stack(|| self.render_messages(&messages, input))
     }
 
     fn render_messages(&self, messages: &[Json], input: &ChatInput) -> Result<String, TextError> {
@@ -149,6 +166,16 @@ impl ChatTemplate {
     }
 }
 
+/// Runs `work` on a thread of its own with [`STACK_BYTES`] of stack.
+fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, TextError> + Send) -> Result<T, TextError> {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
+        let thread = builder.spawn_scoped(scope, work).map_err(|error| TextError::TemplateThread { error })?;
+        let panicked = || TextError::TemplateRender { message: "the template engine panicked".into() };
+        thread.join().unwrap_or_else(|_| Err(panicked()))
+    })
+}
+
 fn join_parts(index: usize, parts: &[Json]) -> Result<String, TextError> {
     let mut text = String::new();
     for part in parts {
@@ -177,7 +204,7 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     env.add_test("sequence", python::is_sequence);
     env.add_test("iterable", python::is_iterable);
     env.add_test("number", python::is_number);
-    env.add_function("cycler", minijinja_contrib::globals::cycler);
+    env.add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.0));
     env.add_function("joiner", minijinja_contrib::globals::joiner);
     env.add_function("raise_exception", |text: String| -> Result<Value, minijinja::Error> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, text.clone()).with_source(Refusal(text)))

@@ -103,6 +103,20 @@ pub enum TextError {
         /// Tokens.
         tokens: usize,
     },
+    /// A chat template far longer than any real one.
+    #[error("the chat template has {bytes} B, at most {bytes_max} are read; give a plain prompt, or correct the template")]
+    TemplateSize {
+        /// Its length.
+        bytes: usize,
+        /// The bound.
+        bytes_max: usize,
+    },
+    /// The system gave no thread to render on.
+    #[error("cannot start a thread for the chat template: {error}; free memory, or raise the limit on threads")]
+    TemplateThread {
+        /// What the system said.
+        error: std::io::Error,
+    },
     /// A chat template that does not parse.
     #[error("the chat template does not parse: {message}; give a plain prompt, or correct the template")]
     TemplateSyntax {

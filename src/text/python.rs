@@ -113,9 +113,13 @@ pub(super) fn is_sequence(value: &Value) -> bool {
     kinds.contains(&value.kind())
 }
 
-/// `x is iterable`.
+/// `x is iterable`: strings are, `none` is not although minijinja loops over it.
 pub(super) fn is_iterable(value: &Value) -> bool {
-    value.kind() == ValueKind::String || value.try_iter().is_ok()
+    match value.kind() {
+        ValueKind::String => true,
+        ValueKind::None => false,
+        _ => value.try_iter().is_ok(),
+    }
 }
 
 /// `x is number`: in Python a bool is one.
