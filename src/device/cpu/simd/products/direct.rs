@@ -32,6 +32,16 @@ unsafe fn load(at: *const u8) -> __m512i {
     unsafe { _mm512_loadu_si512(at.cast()) }
 }
 
+/// Asks for the bytes that lie `AHEAD` groups behind a group. Between two groups the core computes for so long that
+/// the hardware's own reading ahead stops; the addresses may lie outside the matrix, which does no harm.
+#[inline(always)]
+fn prefetch<const AHEAD: usize>(group: &[u8]) {
+    for line in (0..group.len()).step_by(64) {
+        // SAFETY: a prefetch reads nothing, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(group.as_ptr().wrapping_add(AHEAD * group.len() + line).cast()) };
+    }
+}
+
 #[inline(always)]
 unsafe fn halves(at: *const u8) -> __m512 {
     // SAFETY: the caller's: 32 bytes.
@@ -619,6 +629,7 @@ macro_rules! by_format {
 
 /// Unpacks a group to a panel.
 pub fn unpack(_: Avx512, ty: TensorType, bytes: &[u8], panel: &mut Panel) {
+    prefetch::<1>(bytes);
     // SAFETY: the witness says that this CPU has the features; the bytes are whole blocks of the type.
     unsafe { by_format!(ty, unpack_steps, unpack_super, (bytes, bytes.len() / (16 * ty.block_bytes()), panel)) }
 }
@@ -705,7 +716,9 @@ unsafe fn tile_steps<F: Copy, const R: usize>(
         with_sums(rows, sums, |rows: &[_; R], sums| {
             for group in 0..cols.div_ceil(GROUP_COLS) {
                 let count = 8.min((cols - GROUP_COLS * group) / 32);
-                let source = Packed::new(tile.group_bytes(group, 32 * count).as_ptr(), format);
+                let bytes = tile.group_bytes(group, 32 * count);
+                prefetch::<2>(bytes);
+                let source = Packed::new(bytes.as_ptr(), format);
                 add_steps(source, count, rows, Place::of(tile.shape, group), sums);
             }
         });
@@ -727,7 +740,9 @@ unsafe fn tile_super<F: Copy, const R: usize>(
     unsafe {
         with_sums(rows, sums, |rows: &[_; R], sums| {
             for group in 0..tile.shape.cols() / GROUP_COLS {
-                let source = Packed::new(tile.group_bytes(group, GROUP_COLS).as_ptr(), format);
+                let bytes = tile.group_bytes(group, GROUP_COLS);
+                prefetch::<2>(bytes);
+                let source = Packed::new(bytes.as_ptr(), format);
                 add_super(source, rows, Place::of(tile.shape, group), sums);
             }
         });
