@@ -601,7 +601,7 @@ impl Supers for Packed<Tq2_0> {
 }
 
 /// The most activation rows for which unpacking in registers pays.
-pub const ROWS_MAX: usize = 4;
+pub const ROWS_MAX: usize = 12;
 
 /// Calls `$steps` or `$supers` with the format of a packed type.
 macro_rules! by_format {
@@ -676,6 +676,14 @@ where
             2 => tile_steps::<F, 2>(format, tile, rows, sums),
             3 => tile_steps::<F, 3>(format, tile, rows, sums),
             4 => tile_steps::<F, 4>(format, tile, rows, sums),
+            5 => tile_steps::<F, 5>(format, tile, rows, sums),
+            6 => tile_steps::<F, 6>(format, tile, rows, sums),
+            7 => tile_steps::<F, 7>(format, tile, rows, sums),
+            8 => tile_steps::<F, 8>(format, tile, rows, sums),
+            9 => tile_steps::<F, 9>(format, tile, rows, sums),
+            10 => tile_steps::<F, 10>(format, tile, rows, sums),
+            11 => tile_steps::<F, 11>(format, tile, rows, sums),
+            12 => tile_steps::<F, 12>(format, tile, rows, sums),
             rows => unreachable!("invariant: at most {ROWS_MAX} rows, not {rows}"),
         }
     }
@@ -694,6 +702,14 @@ where
             2 => tile_super::<F, 2>(format, tile, rows, sums),
             3 => tile_super::<F, 3>(format, tile, rows, sums),
             4 => tile_super::<F, 4>(format, tile, rows, sums),
+            5 => tile_super::<F, 5>(format, tile, rows, sums),
+            6 => tile_super::<F, 6>(format, tile, rows, sums),
+            7 => tile_super::<F, 7>(format, tile, rows, sums),
+            8 => tile_super::<F, 8>(format, tile, rows, sums),
+            9 => tile_super::<F, 9>(format, tile, rows, sums),
+            10 => tile_super::<F, 10>(format, tile, rows, sums),
+            11 => tile_super::<F, 11>(format, tile, rows, sums),
+            12 => tile_super::<F, 12>(format, tile, rows, sums),
             rows => unreachable!("invariant: at most {ROWS_MAX} rows, not {rows}"),
         }
     }
