@@ -39,7 +39,8 @@ impl Wide for Avx2 {
             let nibble = _mm256_set1_epi8(15);
             for half in [0, 32] {
                 let v = _mm256_loadu_si256(bytes.as_ptr().add(half).cast());
-                let (a, b) = (_mm256_and_si256(v, nibble), _mm256_and_si256(_mm256_srli_epi16::<4>(v), nibble));
+                let (a, b) =
+                    (_mm256_and_si256(v, nibble), _mm256_and_si256(_mm256_srli_epi16::<4>(v), nibble));
                 _mm256_storeu_si256(low.as_mut_ptr().add(half).cast(), _mm256_shuffle_epi8(table, a));
                 _mm256_storeu_si256(high.as_mut_ptr().add(half).cast(), _mm256_shuffle_epi8(table, b));
             }
@@ -186,7 +187,8 @@ unsafe fn add_steps<const WIDE: bool, const R: usize>(
                 dot::<WIDE, R>(codes, 8, &rows, place, &mut acc);
                 scaled(&step.d, b, acc, &mut g);
                 if extra == Extra::Offset {
-                    let sum = std::array::from_fn(|r| _mm256_sub_epi32(zero, four(rows[r], at.sums32 + 4 * b)));
+                    let sum =
+                        std::array::from_fn(|r| _mm256_sub_epi32(zero, four(rows[r], at.sums32 + 4 * b)));
                     scaled(&step.e, b, sum, &mut g);
                 }
             }

@@ -10,7 +10,15 @@ use crate::gguf::formats::{Codes, format};
 
 /// Unpacks the blocks of one group from up to 16 rows of `row_bytes` bytes; they begin `at` bytes into each row and
 /// are `bytes` bytes long.
-pub fn group(ty: TensorType, form: Form, rows: &[u8], row_bytes: usize, at: usize, bytes: usize, panel: &mut Panel) {
+pub fn group(
+    ty: TensorType,
+    form: Form,
+    rows: &[u8],
+    row_bytes: usize,
+    at: usize,
+    bytes: usize,
+    panel: &mut Panel,
+) {
     let format = format(ty).expect("invariant: a type with a form is a block format");
     let mut codes = Codes::default();
     for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
