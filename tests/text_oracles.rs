@@ -98,7 +98,9 @@ fn check_chat(name: &str, oracle: &Value, vocab: &Vocab) -> usize {
         };
         match (template.render(&input), case.get("error")) {
             (Ok(text), None) => assert_eq!(text, case["text"].as_str().unwrap(), "{name}: {case}"),
-            (Err(TextError::TemplateRefused { text }), Some(error)) => assert_eq!(&text, error, "{name}: {case}"),
+            (Err(TextError::TemplateRefused { text }), Some(error)) => {
+                assert_eq!(&text, error, "{name}: {case}")
+            }
             (other, _) => panic!("{name}: {case}: {other:?}"),
         }
     }
@@ -200,6 +202,9 @@ fn every_entry_of_a_comparison_file_matches() {
         let mut vocab = vocab(&root(case["model"].as_str().unwrap()));
         vocab.pre = tandem::text::PreTokenizer::from_name(case["pre"].as_str().unwrap()).unwrap();
         let name = format!("{} as {}", case["model"], case["pre"]);
-        println!("{name}: {} entries", check_tokenize(&name, &serde_json::json!({"tokenize": case["entries"]}), &vocab));
+        println!(
+            "{name}: {} entries",
+            check_tokenize(&name, &serde_json::json!({"tokenize": case["entries"]}), &vocab)
+        );
     }
 }

@@ -86,9 +86,7 @@ impl ChatTemplate {
     fn parse(source: &str) -> Result<ChatTemplate, TextError> {
         let syntax = |e: minijinja::Error| TextError::TemplateSyntax { message: message_of(&e) };
         let mut environment = environment().map_err(syntax)?;
-        environment
-            .add_template_owned(NAME, generation::without_generation_marks(source))
-            .map_err(syntax)?;
+        environment.add_template_owned(NAME, generation::without_generation_marks(source)).map_err(syntax)?;
         let mut template = ChatTemplate { environment, content: ContentForm::Both };
         template.content = template.find_content_form();
         Ok(template)
@@ -171,7 +169,8 @@ impl ChatTemplate {
 fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, TextError> + Send) -> Result<T, TextError> {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
-        let thread = builder.spawn_scoped(scope, work).map_err(|error| TextError::TemplateThread { error })?;
+        let thread =
+            builder.spawn_scoped(scope, work).map_err(|error| TextError::TemplateThread { error })?;
         let panicked = || TextError::TemplateRender { message: "the template engine panicked".into() };
         thread.join().unwrap_or_else(|_| Err(panicked()))
     })
@@ -200,6 +199,9 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
         ValueKind::String => minijinja::escape_formatter(out, state, value),
         _ => Ok(out.write_str(&python::str_text(state, value)?)?),
     });
+    // Debugging aids whose indentation is not paid for in fuel; no template needs them.
+    env.remove_filter("pprint");
+    env.remove_global("debug");
     env.add_filter("tojson", python_json::tojson);
     env.add_filter("string", |state: &State, value: &Value| python::str_text(state, value));
     env.add_test("sequence", python::is_sequence);
