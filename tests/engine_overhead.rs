@@ -61,7 +61,9 @@ fn a_token_costs_microseconds() {
             let runs: Vec<f64> = (0..5).map(|_| tokens_per_second(stages, sequences, vocab, 3_000)).collect();
             let best = runs.iter().copied().fold(0.0, f64::max);
             let worst = runs.iter().copied().fold(f64::INFINITY, f64::min);
-            println!("vocab {vocab}: {stages} stages, {sequences} sequences: {worst:.0} to {best:.0} tokens/s");
+            println!(
+                "vocab {vocab}: {stages} stages, {sequences} sequences: {worst:.0} to {best:.0} tokens/s"
+            );
         }
     }
 }

@@ -13,7 +13,9 @@ use super::world::{Due, World};
 use crate::device::StageExec;
 use crate::device::batch::Batch;
 use crate::engine::coordinator::CoordinatorEvent;
-use crate::engine::stage::{RunFault, RunTimes, StageAction, StageCommand, StageDeath, StageEvent, StageMachine};
+use crate::engine::stage::{
+    RunFault, RunTimes, StageAction, StageCommand, StageDeath, StageEvent, StageMachine,
+};
 use crate::engine::timeline::StageTimeline;
 use crate::model::facts::SlotId;
 use crate::transport::ring::CloseCause;

@@ -79,7 +79,8 @@ pub fn run(seed: u64, options: &SimOptions) -> Result<SimReport, EngineError> {
     let faults = scenario.faults.clone();
     let mut world = World::new(scenario, rng)?;
     world.run(options.steps_max);
-    let count = |f: fn(&Finish) -> bool| world.listeners.iter().filter_map(|l| l.finish()).filter(|x| f(x)).count();
+    let count =
+        |f: fn(&Finish) -> bool| world.listeners.iter().filter_map(|l| l.finish()).filter(|x| f(x)).count();
     let cancelled = count(|finish| *finish == Finish::Cancelled);
     let failed = count(|finish| matches!(finish, Finish::Failed(_)));
     Ok(SimReport {

@@ -91,11 +91,13 @@ impl World {
         let (options, stage_count) = (&scenario.options, scenario.stage_count);
         let spec = |stage| StageSpec { card: CardId(stage as u32), kv_pages: options.kv_pages() };
         let specs: Vec<StageSpec> = (0..stage_count).map(spec).collect();
-        let Machines { coordinator, stages, links, commands_max, logits_buffers } = machines(&specs, options)?;
+        let Machines { coordinator, stages, links, commands_max, logits_buffers } =
+            machines(&specs, options)?;
         let cards = stages.into_iter().enumerate().map(|(stage, machine)| {
             let cut = |s: usize| s * scenario.layers / stage_count;
             let layers = cut(stage)..cut(stage + 1);
-            let card = HashCard::new(specs[stage].card, layers, scenario.layers, VOCAB, specs[stage].kv_pages);
+            let card =
+                HashCard::new(specs[stage].card, layers, scenario.layers, VOCAB, specs[stage].kv_pages);
             CardSide::new(machine, card)
         });
         let cut_rows = options.prompt_rows_max();
@@ -151,7 +153,9 @@ impl World {
     pub fn run(&mut self, steps_max: u64) {
         while !self.is_over() {
             let Some(Reverse((at_ns, _, index))) = self.queue.pop() else {
-                return self.violations.push("nothing is due, and requests or stages have not ended".to_owned());
+                return self
+                    .violations
+                    .push("nothing is due, and requests or stages have not ended".to_owned());
             };
             if self.steps == steps_max {
                 return self.violations.push(format!("not at an end after {steps_max} events"));
