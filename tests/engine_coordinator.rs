@@ -1,5 +1,7 @@
 //! The coordinator and the stage machine by hand: which commands are posted when, and what each answer means.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
 use std::sync::Arc;
 
 use tandem::device::batch::{Batch, BatchId, BatchRow};

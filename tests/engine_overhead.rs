@@ -2,6 +2,8 @@
 //!
 //! Run by hand, on an idle machine: `cargo test --release --test engine_overhead -- --ignored --nocapture`.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
 use std::time::Instant;
 
 use tandem::device::batch::{Batch, PageTables};
@@ -10,6 +12,7 @@ use tandem::engine::build::StageSpec;
 use tandem::engine::options::EngineOptions;
 use tandem::engine::pipeline::{Engine, EngineStage};
 use tandem::engine::request::{Request, RequestEvent};
+use tandem::engine::sample::{Sampler, SamplingOptions};
 use tandem::model::facts::{CardId, PageId};
 
 /// Hands on whatever the buffers hold.
@@ -65,5 +68,31 @@ fn a_token_costs_microseconds() {
                 "vocab {vocab}: {stages} stages, {sequences} sequences: {worst:.0} to {best:.0} tokens/s"
             );
         }
+    }
+}
+
+#[test]
+#[ignore = "a measurement, for an idle machine"]
+fn a_choice_among_150_000_tokens_costs_less_than_a_millisecond() {
+    let plain = SamplingOptions { temperature: 0.8, ..SamplingOptions::default() };
+    let cases = [
+        ("greedy", SamplingOptions::default()),
+        ("greedy, repeat penalty", SamplingOptions { repeat_penalty: 1.1, ..SamplingOptions::default() }),
+        ("top-k 40", SamplingOptions { top_k: 40, ..plain.clone() }),
+        ("top-k 40, top-p 0.95", SamplingOptions { top_k: 40, top_p: 0.95, ..plain.clone() }),
+        ("top-p 0.95", SamplingOptions { top_p: 0.95, ..plain.clone() }),
+        ("min-p 0.05", SamplingOptions { min_p: 0.05, ..plain.clone() }),
+        ("temperature alone", plain),
+    ];
+    // Sums of uniform numbers: near a normal distribution, as logits are.
+    let noise = |i: u32| (0..4).map(|j| tandem::engine::sample::uniform(j, i)).sum::<f64>();
+    let mut logits: Vec<f32> = (0..150_000).map(|i| (6.0 * noise(i)) as f32).collect();
+    let mut sampler = Sampler::default();
+    for (name, options) in cases {
+        let start = Instant::now();
+        for position in 0..100 {
+            sampler.sample(&options, &[1, 2, 3], position, &mut logits).unwrap();
+        }
+        println!("{name}: {:.0} us", start.elapsed().as_secs_f64() * 1e4);
     }
 }

@@ -1,6 +1,8 @@
 //! Ten thousand seeded schedules of the engine's machines: nothing wrong is ever delivered, every request ends, every
 //! page returns. A failure prints the seed; `tandem sim --seed N` runs it alone.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
