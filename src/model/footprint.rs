@@ -6,7 +6,9 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::facts::{CardKind, KvFormat, PAGE_POSITIONS};
+use super::facts::{Activations, CardKind, KvFormat, PAGE_POSITIONS};
+use super::program::{Op, Program, StateKind, WeightDecl, WeightUse};
+use crate::gguf::TensorType;
 
 /// One line of a card's plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -26,8 +28,6 @@ pub enum ItemKind {
     KvPages,
     /// Rows of a batch between ops, and their 8-bit images.
     Rows,
-    /// Angles of rope.
-    Rope,
     /// Slots of the links into and out of the stage.
     LinkSlots,
 }
@@ -42,7 +42,6 @@ impl fmt::Display for ItemKind {
             ItemKind::Head => "head",
             ItemKind::KvPages => "K/V pages",
             ItemKind::Rows => "rows of a batch",
-            ItemKind::Rope => "rope angles",
             ItemKind::LinkSlots => "link slots",
         })
     }
@@ -129,11 +128,140 @@ pub struct Footprint {
     pub vocab: usize,
     /// Bytes of the buffers between ops, for each batch row.
     pub row_bytes: u64,
-    /// Bytes of rope angles, for each position.
-    pub rope_bytes_per_position: u64,
+}
+
+/// Output rows that the CPU's packed matrices keep side by side.
+pub const TILE_ROWS: usize = 16;
+
+/// Block formats that a card keeps in tiles of [`TILE_ROWS`] rows; the others stay in file order.
+pub const TILED: &[TensorType] = &[
+    TensorType::Q4_0,
+    TensorType::Q4_1,
+    TensorType::Q5_0,
+    TensorType::Q5_1,
+    TensorType::Q8_0,
+    TensorType::IQ4_NL,
+    TensorType::MXFP4,
+    TensorType::Q2_K,
+    TensorType::Q3_K,
+    TensorType::Q4_K,
+    TensorType::Q5_K,
+    TensorType::Q6_K,
+    TensorType::IQ4_XS,
+    TensorType::TQ2_0,
+];
+
+/// Bytes that a card keeps of a matrix (of all experts): the file's, with rows filled up to whole tiles.
+pub fn matrix_bytes(weight: &WeightDecl, activations: Activations) -> u64 {
+    let tiled = activations == Activations::Int8 && TILED.contains(&weight.ty);
+    let rows = if tiled { weight.rows.next_multiple_of(TILE_ROWS) } else { weight.rows };
+    weight.ty.row_bytes(weight.cols) as u64 * rows as u64 * weight.experts as u64
+}
+
+/// How many activations share a scale in an 8-bit image (`docs/numerics.md`, Activation images).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ImageKind {
+    /// 32.
+    A32,
+    /// 256.
+    A256,
+}
+
+/// Bytes that the CPU keeps of an image row: codes, scales, sums per 32 and per 16 codes, filled up to an odd
+/// multiple of 64 bytes so that many rows do not fall into one set of a cache.
+pub fn image_row_bytes(kind: ImageKind, cols: usize) -> usize {
+    let bytes = match kind {
+        ImageKind::A32 => cols + cols / 32 * 8 + cols / 16 * 4,
+        ImageKind::A256 => cols + cols / 256 * 4 + cols / 32 * 2 + cols / 16 * 2,
+    };
+    64 * (bytes.div_ceil(64) | 1)
+}
+
+/// The image that products with weights of this type read; `None` for float weights.
+pub fn image_of(ty: TensorType, activations: Activations) -> Option<ImageKind> {
+    match (activations, ty.block_values()) {
+        (Activations::F32, _) | (_, 1) => None,
+        (Activations::Int8, 256) => Some(ImageKind::A256),
+        (Activations::Int8, _) => Some(ImageKind::A32),
+    }
 }
 
 impl Footprint {
+    /// Sizes of `program`.
+    pub fn of(program: &Program, activations: Activations) -> Footprint {
+        let mut layers: Vec<LayerFootprint> = (0..program.layers.len())
+            .map(|l| {
+                let own = program.states.iter().filter(|s| s.layer == l);
+                let paged = own.clone().filter_map(|s| match s.kind {
+                    StateKind::Paged { heads, key_width, value_width } => {
+                        Some((heads, key_width, value_width))
+                    }
+                    StateKind::Fixed { .. } => None,
+                });
+                let fixed = own.clone().filter_map(|s| match s.kind {
+                    StateKind::Fixed { values } => Some(values as u64),
+                    StateKind::Paged { .. } => None,
+                });
+                LayerFootprint {
+                    dense_bytes: 0,
+                    expert_bytes: 0,
+                    vector_bytes: 0,
+                    read_bytes_per_row: 0,
+                    macs_per_row: 0,
+                    paged: paged.collect(),
+                    fixed_values: fixed.sum(),
+                }
+            })
+            .collect();
+        let (mut embedding_bytes, mut head_bytes, mut tied_bytes, mut tail_vector_bytes) = (0, 0, 0, 0);
+        let mut head_macs = 0;
+        for w in &program.weights {
+            let kept = matrix_bytes(w, activations);
+            let values = (w.rows * w.cols * w.experts) as u64;
+            match (w.usage, w.layer) {
+                (WeightUse::Vector, Some(l)) => layers[l].vector_bytes += 4 * values,
+                (WeightUse::Vector, None) => tail_vector_bytes += 4 * values,
+                (WeightUse::Table, _) => embedding_bytes += w.file_bytes(),
+                (WeightUse::TiedTable, _) => {
+                    embedding_bytes += w.file_bytes();
+                    tied_bytes += w.file_bytes();
+                    head_bytes += kept;
+                    head_macs += values;
+                }
+                (WeightUse::Matrix, None) => {
+                    head_bytes += kept;
+                    head_macs += values;
+                }
+                (WeightUse::Matrix, Some(l)) => {
+                    layers[l].dense_bytes += kept;
+                    layers[l].read_bytes_per_row += kept;
+                    layers[l].macs_per_row += values;
+                }
+                (WeightUse::Experts, Some(l)) => layers[l].expert_bytes += kept,
+                (WeightUse::Experts, None) => unreachable!("experts belong to a layer"),
+            }
+        }
+        for (layer, op) in program.ops() {
+            let (Some(l), Op::Experts { choice, gate, up, down, .. }) = (layer, op) else { continue };
+            let used = program.choices[choice.0].used as u64;
+            for product in [gate, up, down] {
+                let w = program.weight(product.weight);
+                layers[l].read_bytes_per_row += matrix_bytes(w, activations) / w.experts as u64 * used;
+                layers[l].macs_per_row += (w.rows * w.cols) as u64 * used;
+            }
+        }
+        Footprint {
+            layers,
+            embedding_bytes,
+            head_bytes,
+            tied_bytes,
+            tail_vector_bytes,
+            head_macs,
+            residual_width: program.rows[program.residual.0].width,
+            vocab: program.facts.vocab,
+            row_bytes: RowBytes::of(program, activations).total(program) as u64,
+        }
+    }
     /// Everything that a card of `kind` allocates for `layers`. `stages` tells whether rows arrive and leave.
     pub fn stage_items(&self, kind: CardKind, layers: Range<usize>, sizes: &StageSizes) -> Vec<Item> {
         let CardKind::Cpu = kind;
@@ -154,9 +282,63 @@ impl Footprint {
             (ItemKind::Head, if heads { self.head_bytes } else { 0 }),
             (ItemKind::KvPages, page_bytes * sizes.kv_pages() as u64 + fixed_bytes),
             (ItemKind::Rows, self.row_bytes * sizes.batch_rows_max as u64),
-            (ItemKind::Rope, self.rope_bytes_per_position * sizes.context as u64),
             (ItemKind::LinkSlots, slots),
         ];
         items.into_iter().filter(|i| i.1 > 0).map(|(kind, bytes)| Item { kind, bytes }).collect()
+    }
+}
+
+/// Widest inputs of products by image, and what a mixture needs beside the declared rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowBytes {
+    /// Widest input of products that read A32 images; 0: none.
+    pub a32_cols: usize,
+    /// The same for A256.
+    pub a256_cols: usize,
+    /// Experts of a row.
+    pub experts_used: usize,
+    /// Widest inner row of an expert.
+    pub inner_width: usize,
+    /// Widest output of an expert.
+    pub expert_width: usize,
+    /// Bytes of the images of one expert's inner row.
+    pub inner_image_bytes: usize,
+}
+
+impl RowBytes {
+    /// Reads them off the program.
+    pub fn of(program: &Program, activations: Activations) -> RowBytes {
+        let mut r = RowBytes::default();
+        for (_, op) in program.ops() {
+            for p in op.products() {
+                let w = program.weight(p.weight);
+                match image_of(w.ty, activations) {
+                    Some(ImageKind::A32) => r.a32_cols = r.a32_cols.max(w.cols),
+                    Some(ImageKind::A256) => r.a256_cols = r.a256_cols.max(w.cols),
+                    None => {}
+                }
+            }
+            if let Op::Experts { choice, down, inner_width, out, .. } = op {
+                r.experts_used = r.experts_used.max(program.choices[choice.0].used);
+                r.inner_width = r.inner_width.max(*inner_width);
+                r.expert_width = r.expert_width.max(out.len());
+                let kind = image_of(program.weight(down.weight).ty, activations);
+                let bytes = kind.map_or(0, |k| image_row_bytes(k, *inner_width));
+                r.inner_image_bytes = r.inner_image_bytes.max(bytes);
+            }
+        }
+        r
+    }
+
+    /// Bytes of everything for one batch row: the declared rows, images, rope angles, the experts of the row with
+    /// their ids, weights, inner rows, images and outputs.
+    pub fn total(&self, program: &Program) -> usize {
+        let rows: usize = program.rows.iter().map(|r| 4 * r.width).sum();
+        let image = |kind, cols| if cols == 0 { 0 } else { image_row_bytes(kind, cols) };
+        let images = image(ImageKind::A32, self.a32_cols) + image(ImageKind::A256, self.a256_cols);
+        let angles: usize = program.ropes.iter().map(|r| 8 * r.frequencies.len()).sum();
+        let choices: usize = program.choices.iter().map(|c| 8 * c.used).sum();
+        let expert = 8 * self.inner_width + 4 * self.expert_width + self.inner_image_bytes;
+        rows + images + angles + choices + self.experts_used * expert
     }
 }

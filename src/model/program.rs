@@ -96,7 +96,7 @@ pub enum WeightUse {
     Matrix,
     /// A matrix per expert.
     Experts,
-    /// A table and a matrix at once: a head tied to the embedding, on a stage that holds both.
+    /// A table that is the head's matrix as well.
     TiedTable,
     /// A vector of floats, kept as f32 (norms, biases, scales).
     Vector,
@@ -175,17 +175,36 @@ pub enum RopePairing {
     Halves,
 }
 
-/// Rope angles: `position * frequencies[j]`, cosine and sine times `factor`, rounded once to f32.
+/// Rope angles. For pair j at position p, with f the divisor of the pair (1 without divisors), in f64 and this order:
+/// `theta = p * frequencies[j] / f`, `angle = theta * scale`, and with yarn `angle = angle * (1 - keep[j]) + theta *
+/// keep[j]` (spec: arch-llama section 4). Cosine and sine are multiplied by `factor` and rounded once to f32.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct RopeDecl {
-    /// One for each rotated pair, n_rot / 2, in f64 (spec: arch-llama section 4).
+    /// `base^(-2j / n_rot)`, one for each rotated pair.
     pub frequencies: Vec<f64>,
+    /// 1 / scaling factor.
+    pub scale: f64,
+    /// Yarn: how much of the unscaled angle pair j keeps, one for each pair; empty without yarn.
+    pub keep: Vec<f64>,
     /// Times cosine and sine.
     pub factor: f64,
     /// Where the family divides by frequency factors: an F32 tensor of the file, one for each pair.
     pub divisors: Option<WeightId>,
     /// Which values pair.
     pub pairing: RopePairing,
+}
+
+impl RopeDecl {
+    /// (cosine, sine) of pair `pair` at `position`; `divisor` is 1 where there are no divisors.
+    pub fn cos_sin(&self, pair: usize, position: u32, divisor: f32) -> (f32, f32) {
+        let theta = f64::from(position) * self.frequencies[pair];
+        let theta = if self.divisors.is_some() { theta / f64::from(divisor) } else { theta };
+        let mut angle = theta * self.scale;
+        if let Some(keep) = self.keep.get(pair) {
+            angle = angle * (1.0 - keep) + theta * keep;
+        }
+        ((libm::cos(angle) * self.factor) as f32, (libm::sin(angle) * self.factor) as f32)
+    }
 }
 
 /// A product with a weight matrix, then its companion scale, then its bias.
@@ -352,4 +371,133 @@ pub struct Program {
     pub layers: Vec<LayerProgram>,
     /// After the last layer: residual to logits.
     pub tail: Vec<Op>,
+}
+
+impl Op {
+    /// For people and error messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Embed { .. } => "embed",
+            Op::Norm { .. } => "norm",
+            Op::Linear { .. } => "linear",
+            Op::Rope { .. } => "rope",
+            Op::Append { .. } => "append",
+            Op::Attend { .. } => "attend",
+            Op::SwiGlu { .. } => "swiglu",
+            Op::Add { .. } => "add",
+            Op::Route { .. } => "route",
+            Op::Experts { .. } => "experts",
+            Op::Head { .. } => "head",
+        }
+    }
+
+    /// The products of this op, with the width of their input.
+    pub fn products(&self) -> Vec<Product> {
+        match self {
+            Op::Linear { product, .. } => vec![product.clone()],
+            Op::Experts { gate, up, down, .. } => vec![gate.clone(), up.clone(), down.clone()],
+            Op::Head { weight, .. } => vec![Product { weight: *weight, scale: None, bias: None }],
+            _ => Vec::new(),
+        }
+    }
+
+    fn views(&self) -> Vec<View> {
+        match self {
+            Op::Embed { out, .. } => vec![*out],
+            Op::Norm { x, out, .. } | Op::Linear { x, out, .. } | Op::Experts { x, out, .. } => {
+                vec![*x, *out]
+            }
+            Op::Rope { x, .. } | Op::Head { x, .. } => vec![*x],
+            Op::Append { k, v, .. } => vec![*k, *v],
+            Op::Attend { q, out, .. } => vec![*q, *out],
+            Op::SwiGlu { gate, up, out } => vec![*gate, *up, *out],
+            Op::Add { x, y, out } => vec![*x, *y, *out],
+            Op::Route { logits, .. } => vec![*logits],
+        }
+    }
+}
+
+impl Program {
+    /// A weight's declaration.
+    pub fn weight(&self, id: WeightId) -> &WeightDecl {
+        &self.weights[id.0]
+    }
+
+    /// All ops in program order, with the layer they belong to (`None`: front and tail).
+    pub fn ops(&self) -> impl Iterator<Item = (Option<usize>, &Op)> {
+        let layers =
+            self.layers.iter().enumerate().flat_map(|(l, p)| p.ops.iter().map(move |o| (Some(l), o)));
+        self.front.iter().map(|o| (None, o)).chain(layers).chain(self.tail.iter().map(|o| (None, o)))
+    }
+
+    /// Panics where an invariant of this module does not hold: a family wrote a wrong program.
+    pub fn check(&self) {
+        for (layer, op) in self.ops() {
+            let place = || format!("{} of layer {layer:?}", op.name());
+            for v in op.views() {
+                let width = self.rows[v.row.0].width;
+                assert!(v.end() <= width, "{}: {v:?} ends behind its row of {width} values", place());
+                assert!(v.count <= 1 || v.stride >= v.width, "{}: pieces of {v:?} overlap", place());
+            }
+            let same = |a: usize, b: usize| assert_eq!(a, b, "{}: widths differ", place());
+            match op {
+                Op::Embed { table, out } => same(self.weight(*table).cols, out.len()),
+                Op::Norm { x, weight, out, .. } => {
+                    let w = self.weight(*weight).cols;
+                    assert!(w == x.width || w == x.len(), "{}: {w} multipliers", place());
+                    same(x.len(), out.len());
+                    same(x.width, out.width);
+                }
+                Op::Linear { x, product, out } => {
+                    same(self.weight(product.weight).cols, x.len());
+                    same(self.weight(product.weight).rows, out.len());
+                }
+                Op::Rope { x, rope } => {
+                    assert!(
+                        2 * self.ropes[rope.0].frequencies.len() <= x.width,
+                        "{}: rope is wider",
+                        place()
+                    );
+                }
+                Op::Append { k, v, state } => match &self.states[state.0].kind {
+                    StateKind::Paged { heads, key_width, value_width } => {
+                        assert_eq!(Some(self.states[state.0].layer), layer, "{}: foreign state", place());
+                        same(k.len(), heads * key_width);
+                        same(v.len(), heads * value_width);
+                    }
+                    StateKind::Fixed { .. } => panic!("{}: the state is not paged", place()),
+                },
+                Op::Attend { q, state, out, .. } => match &self.states[state.0].kind {
+                    StateKind::Paged { heads, key_width, value_width } => {
+                        same(q.width, *key_width);
+                        same(out.width, *value_width);
+                        same(q.count, out.count);
+                        same(q.count % heads, 0);
+                    }
+                    StateKind::Fixed { .. } => panic!("{}: the state is not paged", place()),
+                },
+                Op::SwiGlu { gate, up, out } => {
+                    same(gate.len(), up.len());
+                    same(gate.len(), out.len());
+                }
+                Op::Add { x, y, out } => {
+                    same(x.len(), y.len());
+                    same(x.len(), out.len());
+                }
+                Op::Route { logits, choice } => same(logits.len(), self.choices[choice.0].experts),
+                Op::Experts { x, choice, gate, up, down, inner_width, out } => {
+                    same(self.weight(gate.weight).cols, x.len());
+                    same(self.weight(gate.weight).rows, *inner_width);
+                    same(self.weight(up.weight).rows, *inner_width);
+                    same(self.weight(down.weight).cols, *inner_width);
+                    same(self.weight(down.weight).rows, out.len());
+                    same(self.weight(gate.weight).experts, self.choices[choice.0].experts);
+                }
+                Op::Head { x, weight } => {
+                    same(self.weight(*weight).cols, x.len());
+                    same(self.weight(*weight).rows, self.facts.vocab);
+                }
+            }
+        }
+    }
 }

@@ -180,36 +180,49 @@ impl<'a> Wait<'a> {
     /// False where the deadline passed.
     fn park(&self, bell: &Arc<Bell>, seen: u64) -> bool {
         self.cancel.watch(bell);
-        bell.parked.fetch_add(1, Ordering::SeqCst);
         let mut gate = bell.gate.lock();
+        bell.parked.fetch_add(1, Ordering::SeqCst);
         let mut in_time = true;
         while in_time && bell.rings() == seen && !self.cancel.is_raised() {
             in_time = !bell.wake.wait_until(&mut gate, self.deadline).timed_out();
         }
         let rung = bell.rings() != seen || self.cancel.is_raised();
-        drop(gate);
         bell.parked.fetch_sub(1, Ordering::SeqCst);
+        drop(gate);
         in_time || rung
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{Bell, Cancel, Patience, Wait, WaitEnded};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    /// A wait that should succeed and takes this long has missed its wake-up.
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// Returns once `threads` threads sleep at the bell: those counted let go of the gate only by falling asleep.
+    fn parked(bell: &Bell, threads: u32) {
+        while bell.parked.load(Ordering::SeqCst) < threads {
+            std::thread::yield_now();
+        }
+        drop(bell.gate.lock());
+    }
 
     /// Waits in a second thread until that thread is parked, then does `act`; the answer of the wait comes back.
     fn parked_then(act: impl FnOnce(&Bell, &Cancel, &AtomicBool)) -> Result<(), WaitEnded> {
         let (bell, cancel, ready) = (Bell::new(), Cancel::new(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
-                let wait = Wait::within(Duration::from_secs(60), Patience::NONE, &cancel);
+                let wait = Wait::within(LIMIT, Patience::NONE, &cancel);
                 wait.until(&bell, || ready.load(Ordering::SeqCst).then_some(()))
             });
-            while bell.parked.load(Ordering::SeqCst) == 0 {
-                std::thread::yield_now();
-            }
+            parked(&bell, 1);
             act(&bell, &cancel, &ready);
-            waiter.join().unwrap()
+            let (start, answer) = (Instant::now(), waiter.join().unwrap());
+            assert!(start.elapsed() < LIMIT, "the wake-up was lost");
+            answer
         })
     }
 
@@ -241,17 +254,17 @@ mod tests {
     fn a_raised_flag_wakes_everyone_at_every_bell() {
         let (cancel, bells) = (Cancel::new(), [Bell::new(), Bell::new()]);
         std::thread::scope(|scope| {
-            let wait = Wait::within(Duration::from_secs(60), Patience::NONE, &cancel);
+            let wait = Wait::within(LIMIT, Patience::NONE, &cancel);
             let waiters: Vec<_> = bells
                 .iter()
                 .flat_map(|bell| [bell, bell])
                 .map(|bell| scope.spawn(move || wait.until(bell, || None::<()>)))
                 .collect();
-            while bells.iter().any(|bell| bell.parked.load(Ordering::SeqCst) < 2) {
-                std::thread::yield_now();
-            }
+            bells.iter().for_each(|bell| parked(bell, 2));
+            let start = Instant::now();
             cancel.raise();
             waiters.into_iter().for_each(|w| assert_eq!(w.join().unwrap(), Err(WaitEnded::Cancelled)));
+            assert!(start.elapsed() < LIMIT, "a wake-up was lost");
         });
     }
 
@@ -260,7 +273,7 @@ mod tests {
         let (bell, cancel) = (Bell::new(), Cancel::new());
         for patience in [Patience::NONE, Patience::new(100)] {
             let mut looks = 0;
-            let wait = Wait::within(Duration::from_secs(60), patience, &cancel);
+            let wait = Wait::within(LIMIT, patience, &cancel);
             let answer = wait.until(&bell, || {
                 looks += 1;
                 bell.ring();

@@ -138,9 +138,9 @@ impl KvPages {
     pub fn restore(&mut self, state: StateId, snapshot: SnapshotId) -> Result<(), KvError> {
         let no_snapshot = KvError::NoSnapshot { card: self.card, snapshot };
         let Snapshot { pages, length } = self.snapshots.get(&snapshot).ok_or(no_snapshot)?.clone();
-        // Shared before the old pages go: they may be the same.
-        self.share(&pages);
+        // Where the two hold the same pages, the snapshot keeps them from becoming free here.
         self.release(state);
+        self.share(&pages);
         self.know(state);
         self.tables.states[state.index()].extend_from_slice(&pages);
         self.lengths[state.index()] = length;

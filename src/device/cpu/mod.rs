@@ -1,1 +1,10 @@
 //! Virtual cards: shares of this computer, computed by its CPUs.
+
+pub mod columns;
+pub mod image;
+pub mod kv_store;
+pub mod memory;
+pub mod pack;
+pub mod plain;
+pub mod simd;
+pub mod team;
