@@ -5,10 +5,11 @@
 
 use std::arch::x86_64::*;
 
-use super::avx512::{Steps, Supers, add_steps, add_super, fill_steps, fill_super, with_sums};
+use super::avx512::{Steps, Supers, add_steps, add_super, fill_steps, fill_super, four, with_sums};
 use super::panel::{Extra, Panel};
 use super::unpack::{E2M1, NL4};
 use super::{Place, Sums, Tile};
+use crate::device::cpu::image::{START_8_AT, START_128_AT};
 use crate::device::cpu::pack::GROUP_COLS;
 use crate::device::cpu::simd::tier::Avx512;
 use crate::gguf::TensorType;
@@ -80,7 +81,7 @@ unsafe fn fifth(codes: __m512i, mask: *const u8) -> __m512i {
 /// A format in steps of 32 columns: bytes of a packed block, where its fields lie, what its nibbles mean.
 macro_rules! steps {
     ($name:ident $doc:literal, $bytes:literal, $extra:expr, codes($p:ident, $v:ident) $codes:block,
-     d($q:ident) $d:block, start($negated:ident) $start:block) => {
+     d($q:ident) $d:block, $start:expr) => {
         #[doc = $doc]
         #[derive(Clone, Copy)]
         pub struct $name;
@@ -109,9 +110,10 @@ macro_rules! steps {
             }
 
             #[inline(always)]
-            unsafe fn start(self, $negated: __m512i) -> __m512i {
-                // SAFETY: the caller's features.
-                unsafe { $start }
+            unsafe fn start(self, row: *const u8, at: usize) -> __m512i {
+                let start: Option<usize> = $start;
+                // SAFETY: the caller's; a record has a start value there.
+                unsafe { start.map_or(_mm512_setzero_si512(), |start| four(row, at + start)) }
             }
         }
     };
@@ -119,28 +121,30 @@ macro_rules! steps {
 
 steps!(Q4_0 "Q4_0", 18, Extra::Nothing,
     codes(p, v) { let w = load(p.add(32 + 64 * v)); (low(w), high(w)) },
-    d(p) { halves(p) }, start(negated) { _mm512_slli_epi32::<3>(negated) });
+    d(p) { halves(p) }, Some(START_8_AT));
 steps!(Q4_1 "Q4_1", 20, Extra::Offset,
     codes(p, v) { let w = load(p.add(64 + 64 * v)); (low(w), high(w)) },
-    d(p) { halves(p) }, start(_n) { _mm512_setzero_si512() });
+    d(p) { halves(p) }, None);
 steps!(Q5_0 "Q5_0", 22, Extra::Nothing,
     codes(p, v) {
-        let w = load(p.add(96 + 64 * v));
-        (fifth(low(w), p.add(32 + 8 * v)), fifth(high(w), p.add(64 + 8 * v)))
+        // The code is 16 less than its five bits; stored plus 128.
+        let (w, base) = (load(p.add(96 + 64 * v)), _mm512_set1_epi8(112));
+        let (first, second) = (_mm512_or_si512(low(w), base), _mm512_or_si512(high(w), base));
+        (fifth(first, p.add(32 + 8 * v)), fifth(second, p.add(64 + 8 * v)))
     },
-    d(p) { halves(p) }, start(negated) { _mm512_slli_epi32::<4>(negated) });
+    d(p) { halves(p) }, Some(START_128_AT));
 steps!(Q5_1 "Q5_1", 24, Extra::Offset,
     codes(p, v) {
         let w = load(p.add(128 + 64 * v));
         (fifth(low(w), p.add(64 + 8 * v)), fifth(high(w), p.add(96 + 8 * v)))
     },
-    d(p) { halves(p) }, start(_n) { _mm512_setzero_si512() });
+    d(p) { halves(p) }, None);
 steps!(Q8_0 "Q8_0", 34, Extra::Nothing,
     codes(p, v) { (load(p.add(32 + 64 * v)), load(p.add(288 + 64 * v))) },
-    d(p) { halves(p) }, start(negated) { _mm512_slli_epi32::<7>(negated) });
+    d(p) { halves(p) }, Some(START_128_AT));
 steps!(Iq4Nl "IQ4_NL", 18, Extra::Nothing,
     codes(p, v) { let w = load(p.add(32 + 64 * v)); (lookup(&NL4, low(w)), lookup(&NL4, high(w))) },
-    d(p) { halves(p) }, start(negated) { _mm512_slli_epi32::<7>(negated) });
+    d(p) { halves(p) }, Some(START_128_AT));
 steps!(Mxfp4 "MXFP4", 17, Extra::Nothing,
     codes(p, v) { let w = load(p.add(16 + 64 * v)); (lookup(&E2M1, low(w)), lookup(&E2M1, high(w))) },
     d(p) {
@@ -150,7 +154,7 @@ steps!(Mxfp4 "MXFP4", 17, Extra::Nothing,
         let tiny = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
         _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, tiny, denormal))
     },
-    start(negated) { _mm512_slli_epi32::<4>(negated) });
+    Some(START_128_AT));
 
 /// Scales and minima of Q4_K and Q5_K, run after run, a byte a row.
 #[repr(C, align(64))]
@@ -663,15 +667,21 @@ where
 }
 
 /// Computes the sums of a whole tile.
-pub fn tile(_: Avx512, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums; ROWS_MAX]) {
-    // SAFETY: the witness says that this CPU has the features; the tile is a whole one of its type, and the images
-    // have its shape, so that every row holds the places of all groups.
-    unsafe { by_format!(tile.ty, rows_of_steps, rows_of_super, (tile, rows, sums)) }
+pub fn tile(_: Avx512, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums]) {
+    // Blocks of nearly equal size: 13 rows are 7 and 6.
+    let blocks = rows.len().div_ceil(ROWS_MAX);
+    let edge = |i: usize| i * rows.len() / blocks;
+    for i in 0..blocks {
+        let (rows, sums) = (&rows[edge(i)..edge(i + 1)], &mut sums[edge(i)..edge(i + 1)]);
+        // SAFETY: the witness says that this CPU has the features; the tile is a whole one of its type, and the
+        // images have its shape, so that every row holds the places of all groups.
+        unsafe { by_format!(tile.ty, rows_of_steps, rows_of_super, (tile, rows, sums)) }
+    }
 }
 
 /// # Safety
 /// As [`tile_steps`].
-unsafe fn rows_of_steps<F: Copy>(format: F, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums; ROWS_MAX])
+unsafe fn rows_of_steps<F: Copy>(format: F, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums])
 where
     Packed<F>: Steps,
 {
@@ -697,7 +707,7 @@ where
 
 /// # Safety
 /// As [`tile_super`].
-unsafe fn rows_of_super<F: Copy>(format: F, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums; ROWS_MAX])
+unsafe fn rows_of_super<F: Copy>(format: F, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums])
 where
     Packed<F>: Supers,
 {
@@ -728,7 +738,7 @@ unsafe fn tile_steps<F: Copy, const R: usize>(
     format: F,
     tile: &Tile<'_>,
     rows: &[&[u8]],
-    sums: &mut [Sums; ROWS_MAX],
+    sums: &mut [Sums],
 ) where
     Packed<F>: Steps,
 {
@@ -754,7 +764,7 @@ unsafe fn tile_super<F: Copy, const R: usize>(
     format: F,
     tile: &Tile<'_>,
     rows: &[&[u8]],
-    sums: &mut [Sums; ROWS_MAX],
+    sums: &mut [Sums],
 ) where
     Packed<F>: Supers,
 {

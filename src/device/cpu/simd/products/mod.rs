@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use super::tier::Tier;
 use crate::device::cpu::columns::Columns;
-use crate::device::cpu::image::{ImageKind, ImageShape, Images};
+use crate::device::cpu::image::{ImageKind, ImageShape, Images, RECORD_BYTES};
 use crate::device::cpu::pack::{GROUP_COLS, Layout, Matrix, TILE_ROWS};
 use crate::gguf::TensorType;
 
@@ -82,7 +82,7 @@ struct Place {
 impl Place {
     fn of(shape: ImageShape, group: usize) -> Place {
         let (scales, sums32) = match shape.kind() {
-            ImageKind::A32 => (32, 32),
+            ImageKind::A32 => (8 * RECORD_BYTES, 32),
             ImageKind::A256 => (4, 16),
         };
         Place {
@@ -161,11 +161,10 @@ fn pass_of(
         let range = start..(start + TILE_ROWS).min(columns.end);
         #[cfg(target_arch = "x86_64")]
         if let Tier::Avx512(witness) = tier
-            && rows.len() <= direct::ROWS_MAX
             && Layout::of(tile.ty) == Layout::Lanes16
         {
-            let mut sums = [[0.0; TILE_ROWS]; direct::ROWS_MAX];
-            direct::tile(witness, &tile, rows, &mut sums);
+            let mut sums = [[0.0; TILE_ROWS]; PASS_ROWS];
+            direct::tile(witness, &tile, rows, &mut sums[..rows.len()]);
             for (row, sums) in sums[..rows.len()].iter().enumerate() {
                 write(row, range.clone(), sums);
             }

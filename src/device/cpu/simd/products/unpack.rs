@@ -9,8 +9,8 @@ use crate::gguf::TensorType;
 /// IQ4_NL's and IQ4_XS's values plus 128.
 pub const NL4: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
-/// Twice the E2M1 values, plus 16.
-pub const E2M1: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
+/// Twice the E2M1 values, plus 128.
+pub const E2M1: [u8; 16] = [128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116];
 
 /// What a tier does better than a plain loop.
 pub trait Wide: Copy {
@@ -91,6 +91,10 @@ fn unpack_step<W: Wide>(ty: TensorType, wide: W, block: &[u8], step: &mut Step) 
         let masks = block[codes_at - 64..].as_chunks::<8>().0;
         for (codes, mask) in step.codes.iter_mut().zip(masks) {
             fifth(codes, mask);
+            if ty == T::Q5_0 {
+                // The code is 16 less than these five bits; stored plus 128.
+                codes.iter_mut().for_each(|code| *code += 112);
+            }
         }
     }
 }
