@@ -9,7 +9,7 @@
 use std::arch::x86_64::*;
 
 use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Stored, Super};
-use super::{Place, Sums};
+use super::{Place, Sums, even_blocks};
 use crate::device::cpu::image::{RECORD_BYTES, START_8_AT, START_128_AT, SUM_AT};
 use crate::device::cpu::simd::tier::Avx512;
 
@@ -420,11 +420,7 @@ pub unsafe fn fill_super<S: Supers>(source: S, block: &mut Super) {
 
 /// Adds the values of a panel of `cols` columns to the sums of all rows.
 pub fn add(_: Avx512, form: Form, panel: &Panel, cols: usize, rows: &[&[u8]], at: Place, sums: &mut [Sums]) {
-    // Blocks of nearly equal size: 13 rows are 7 and 6.
-    let blocks = rows.len().div_ceil(ROWS_MAX);
-    let edge = |i: usize| i * rows.len() / blocks;
-    for i in 0..blocks {
-        let (rows, sums) = (&rows[edge(i)..edge(i + 1)], &mut sums[edge(i)..edge(i + 1)]);
+    for (rows, sums) in even_blocks(rows, sums, ROWS_MAX) {
         let (steps, block) = (&panel.steps, &panel.block);
         // SAFETY: the witness says that this CPU has the features; the images have the form's shape, so that every
         // row holds the place of the group, and the panel holds all of the group.

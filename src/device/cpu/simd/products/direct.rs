@@ -6,10 +6,10 @@
 use std::arch::x86_64::*;
 
 use super::avx512::{Steps, Supers, add_steps, add_super, fill_steps, fill_super, four, with_sums};
-use super::panel::{Extra, Panel};
+use super::panel::{Extra, Form, Panel};
 use super::unpack::{E2M1, NL4};
-use super::{Place, Sums, Tile};
-use crate::device::cpu::image::{START_8_AT, START_128_AT};
+use super::{Place, Sums, Tile, even_blocks};
+use crate::device::cpu::image::{ImageKind, START_8_AT, START_128_AT};
 use crate::device::cpu::pack::GROUP_COLS;
 use crate::device::cpu::simd::tier::Avx512;
 use crate::gguf::TensorType;
@@ -608,8 +608,11 @@ impl Supers for Packed<Tq2_0> {
     signed!(1024, 5);
 }
 
-/// The most activation rows for which unpacking in registers pays.
-pub const ROWS_MAX: usize = 12;
+/// Activation rows that a kernel for steps keeps in registers beside the codes.
+const STEPS_ROWS: usize = 12;
+
+/// The same of a kernel for integer scales; more rows are faster from a panel.
+const SUPER_ROWS: usize = 8;
 
 /// Calls `$steps` or `$supers` with the format of a packed type.
 macro_rules! by_format {
@@ -668,15 +671,17 @@ where
 
 /// Computes the sums of a whole tile.
 pub fn tile(_: Avx512, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums]) {
-    // Blocks of nearly equal size: 13 rows are 7 and 6.
-    let blocks = rows.len().div_ceil(ROWS_MAX);
-    let edge = |i: usize| i * rows.len() / blocks;
-    for i in 0..blocks {
-        let (rows, sums) = (&rows[edge(i)..edge(i + 1)], &mut sums[edge(i)..edge(i + 1)]);
+    let most = if tile.form.image() == ImageKind::A32 { STEPS_ROWS } else { SUPER_ROWS };
+    for (rows, sums) in even_blocks(rows, sums, most) {
         // SAFETY: the witness says that this CPU has the features; the tile is a whole one of its type, and the
         // images have its shape, so that every row holds the places of all groups.
         unsafe { by_format!(tile.ty, rows_of_steps, rows_of_super, (tile, rows, sums)) }
     }
+}
+
+/// Whether packed bytes or panels serve `rows` activation rows faster.
+pub fn pays(form: Form, rows: usize) -> bool {
+    form.image() == ImageKind::A32 || rows <= SUPER_ROWS
 }
 
 /// # Safety
@@ -700,7 +705,7 @@ where
             10 => tile_steps::<F, 10>(format, tile, rows, sums),
             11 => tile_steps::<F, 11>(format, tile, rows, sums),
             12 => tile_steps::<F, 12>(format, tile, rows, sums),
-            rows => unreachable!("invariant: at most {ROWS_MAX} rows, not {rows}"),
+            rows => unreachable!("invariant: at most {STEPS_ROWS} rows, not {rows}"),
         }
     }
 }
@@ -722,11 +727,7 @@ where
             6 => tile_super::<F, 6>(format, tile, rows, sums),
             7 => tile_super::<F, 7>(format, tile, rows, sums),
             8 => tile_super::<F, 8>(format, tile, rows, sums),
-            9 => tile_super::<F, 9>(format, tile, rows, sums),
-            10 => tile_super::<F, 10>(format, tile, rows, sums),
-            11 => tile_super::<F, 11>(format, tile, rows, sums),
-            12 => tile_super::<F, 12>(format, tile, rows, sums),
-            rows => unreachable!("invariant: at most {ROWS_MAX} rows, not {rows}"),
+            rows => unreachable!("invariant: at most {SUPER_ROWS} rows, not {rows}"),
         }
     }
 }
