@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::avx512::{Steps, Supers, add_steps, add_super, fill_steps, fill_super, four, with_sums};
-use super::panel::{Extra, Form, Panel};
+use super::panel::{Extra, Form, Panel, ScaleCols};
 use super::unpack::{E2M1, NL4};
 use super::{Place, Sums, Tile, even_blocks};
 use crate::device::cpu::image::{ImageKind, START_8_AT, START_128_AT};
@@ -27,26 +27,31 @@ impl<F> Packed<F> {
     }
 }
 
+/// How far ahead of a load memory is asked for: the hardware's own reading ahead is too short where a core computes
+/// for long between two lines.
+const AHEAD_BYTES: usize = 4096;
+
 #[inline(always)]
 unsafe fn load(at: *const u8) -> __m512i {
     // SAFETY: the caller's: 64 bytes.
-    unsafe { _mm512_loadu_si512(at.cast()) }
+    unsafe {
+        ahead(at, 64);
+        _mm512_loadu_si512(at.cast())
+    }
 }
 
-/// Asks for the bytes that lie `AHEAD` groups behind a group. Between two groups the core computes for so long that
-/// the hardware's own reading ahead stops; the addresses may lie outside the matrix, which does no harm.
+/// Asks for the memory that lies ahead of `bytes` bytes at `at`.
 #[inline(always)]
-fn prefetch<const AHEAD: usize>(group: &[u8]) {
-    for line in (0..group.len()).step_by(64) {
+fn ahead(at: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
         // SAFETY: a prefetch reads nothing, whatever the address.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(group.as_ptr().wrapping_add(AHEAD * group.len() + line).cast())
-        };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_BYTES + line).cast()) };
     }
 }
 
 #[inline(always)]
 unsafe fn halves(at: *const u8) -> __m512 {
+    ahead(at, 32);
     // SAFETY: the caller's: 32 bytes.
     unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) }
 }
@@ -200,6 +205,7 @@ impl<const QH_BYTES: usize> Supers for Packed<Q45K<QH_BYTES>> {
 
     #[inline(always)]
     unsafe fn scales(self) -> KScales {
+        ahead(self.0.wrapping_add(256), 16 * QH_BYTES);
         // SAFETY: the caller's; the bytes lie behind d and dmin.
         unsafe { k_scales(self.0.add(64)) }
     }
@@ -288,7 +294,9 @@ impl Supers for Packed<Q6K> {
     type Scales = ();
 
     #[inline(always)]
-    unsafe fn scales(self) {}
+    unsafe fn scales(self) {
+        ahead(self.0.wrapping_add(3072), 256);
+    }
 
     #[inline(always)]
     unsafe fn codes(self, u: usize, w: usize) -> [__m512i; 4] {
@@ -614,6 +622,9 @@ const STEPS_ROWS: usize = 12;
 /// The same of a kernel for integer scales; more rows are faster from a panel.
 const SUPER_ROWS: usize = 8;
 
+/// The same where four runs are unpacked together.
+const SUPER_16_ROWS: usize = 4;
+
 /// Calls `$steps` or `$supers` with the format of a packed type.
 macro_rules! by_format {
     ($ty:expr, $steps:ident, $supers:ident, $args:tt) => {
@@ -640,7 +651,6 @@ macro_rules! by_format {
 
 /// Unpacks a group to a panel.
 pub fn unpack(_: Avx512, ty: TensorType, bytes: &[u8], panel: &mut Panel) {
-    prefetch::<1>(bytes);
     // SAFETY: the witness says that this CPU has the features; the bytes are whole blocks of the type.
     unsafe {
         by_format!(ty, unpack_steps, unpack_super, (bytes, bytes.len() / (16 * ty.block_bytes()), panel))
@@ -671,7 +681,11 @@ where
 
 /// Computes the sums of a whole tile.
 pub fn tile(_: Avx512, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums]) {
-    let most = if tile.form.image() == ImageKind::A32 { STEPS_ROWS } else { SUPER_ROWS };
+    let most = match tile.form {
+        Form::Steps { .. } => STEPS_ROWS,
+        Form::Super { scale_cols: ScaleCols::C32, .. } => SUPER_ROWS,
+        Form::Super { scale_cols: ScaleCols::C16, .. } => SUPER_16_ROWS,
+    };
     for (rows, sums) in even_blocks(rows, sums, most) {
         // SAFETY: the witness says that this CPU has the features; the tile is a whole one of its type, and the
         // images have its shape, so that every row holds the places of all groups.
@@ -750,7 +764,6 @@ unsafe fn tile_steps<F: Copy, const R: usize>(
             for group in 0..cols.div_ceil(GROUP_COLS) {
                 let count = 8.min((cols - GROUP_COLS * group) / 32);
                 let bytes = tile.group_bytes(group, 32 * count);
-                prefetch::<2>(bytes);
                 let source = Packed::new(bytes.as_ptr(), format);
                 add_steps(source, count, rows, Place::of(tile.shape, group), sums);
             }
@@ -774,7 +787,6 @@ unsafe fn tile_super<F: Copy, const R: usize>(
         with_sums(rows, sums, |rows: &[_; R], sums| {
             for group in 0..tile.shape.cols() / GROUP_COLS {
                 let bytes = tile.group_bytes(group, GROUP_COLS);
-                prefetch::<2>(bytes);
                 let source = Packed::new(bytes.as_ptr(), format);
                 add_super(source, rows, Place::of(tile.shape, group), sums);
             }
