@@ -301,12 +301,10 @@ impl Supers for Packed<Q6K> {
     #[inline(always)]
     unsafe fn codes(self, u: usize, w: usize) -> [__m512i; 4] {
         // Unit u: half u >> 1 of the block; runs of its lower (u even) or upper 16 columns of each 32.
-        let word = 4 * (u & 1) + w;
+        let three = self.0.wrapping_add(192 * (4 * u + w));
         // SAFETY: the caller's; fields as in `pack.rs`.
         unsafe {
-            let (a, b) =
-                (self.0.add(64 * (16 * (u >> 1) + word)), self.0.add(2048 + 64 * (8 * (u >> 1) + word)));
-            let (a, b, upper) = (load(a), load(a.add(512)), load(b));
+            let (a, b, upper) = (load(three), load(three.add(64)), load(three.add(128)));
             let nibble = _mm512_set1_epi8(15);
             // Selects the low four bits of the first, the others of the second, and keeps six.
             let join = |four: __m512i, two: __m512i| {

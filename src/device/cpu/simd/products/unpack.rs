@@ -219,13 +219,14 @@ fn q6_k<W: Wide>(wide: W, bytes: &[u8], block: &mut Super) {
         let scale = s[run].map(|b| i32::from(b as i8));
         set_run(block, run, scale, scale);
     }
-    let (low, high) = (bytes[..2048].as_chunks::<64>().0, bytes[2048..3072].as_chunks::<64>().0);
+    let words = bytes[..3072].as_chunks::<64>().0;
     for (v, codes) in block.codes.iter_mut().enumerate() {
-        let (upper, shift) = two_bits(v);
-        let (low, high) = (&low[16 * (v >> 5) + (v & 15)], &high[upper]);
-        let nibble = 4 * (v >> 4 & 1);
+        // Of the three words for a place in 32 columns, two have low bits for this half of 128 columns.
+        let (eight, k) = (v >> 5, v >> 3 & 3);
+        let three = &words[24 * eight + 3 * (v & 7)..][..3];
+        let (low, high) = (&three[k & 1], &three[2]);
         for i in 0..64 {
-            codes[i] = (low[i] >> nibble & 15) | (high[i] >> shift & 3) << 4;
+            codes[i] = (low[i] >> (4 * (k >> 1)) & 15) | (high[i] >> (2 * k) & 3) << 4;
         }
     }
     block.d = wide.halves(part(bytes, 3328));
