@@ -8,10 +8,9 @@
 
 use std::arch::x86_64::*;
 
+use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Super};
 use super::{Place, Sums};
 use crate::device::cpu::simd::tier::Avx512;
-use crate::gguf::TensorType;
-use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Super};
 
 /// A group in steps of 32 columns.
 pub trait Steps: Copy {
@@ -302,7 +301,12 @@ impl<const RUNS: usize, const MINIMA: bool> Supers for PanelSuper<'_, RUNS, MINI
         // SAFETY: the features are the caller's; the panel has 64 aligned vectors, 64 / RUNS a run.
         unsafe {
             let vector = self.block.codes.as_ptr().cast::<__m512i>().add(64 / RUNS * u + w);
-            [_mm512_load_si512(vector), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()]
+            [
+                _mm512_load_si512(vector),
+                _mm512_setzero_si512(),
+                _mm512_setzero_si512(),
+                _mm512_setzero_si512(),
+            ]
         }
     }
 
@@ -359,15 +363,55 @@ macro_rules! by_rows {
 /// Activation rows that a kernel keeps in registers beside the codes.
 const ROWS_MAX: usize = 12;
 
-/// Unpacks a group.
-pub fn unpack(_: Avx512, ty: TensorType, bytes: &[u8], panel: &mut Panel) {
-    // SAFETY: the witness says that this CPU has the features.
-    unsafe { unpack_group(ty, bytes, panel) }
+/// Writes a group to the panel.
+///
+/// # Safety
+/// The tier's features; `source` has `count` steps, at most eight.
+#[inline(always)]
+pub unsafe fn fill_steps<S: Steps>(source: S, count: usize, steps: &mut [Step; 8]) {
+    for (b, step) in steps[..count].iter_mut().enumerate() {
+        let to = step.codes.as_mut_ptr().cast::<__m512i>();
+        // SAFETY: the caller's; all fields are aligned vectors.
+        unsafe {
+            for v in 0..4 {
+                let (first, second) = source.codes(b, v);
+                _mm512_store_si512(to.add(v), first);
+                _mm512_store_si512(to.add(v + 4), second);
+            }
+            _mm512_storeu_ps(step.d.as_mut_ptr(), source.d(b));
+            _mm512_storeu_ps(step.e.as_mut_ptr(), source.e(b));
+        }
+    }
 }
 
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
-fn unpack_group(ty: TensorType, bytes: &[u8], panel: &mut Panel) {
-    super::unpack::group(ty, super::unpack::Scalar, bytes, panel);
+/// Writes a block to the panel.
+///
+/// # Safety
+/// The tier's features; the block exists.
+#[inline(always)]
+pub unsafe fn fill_super<S: Supers>(source: S, block: &mut Super) {
+    let quads = 64 / S::RUNS;
+    // SAFETY: the caller's; all fields are aligned vectors.
+    unsafe {
+        let scales = source.scales();
+        let to = block.codes.as_mut_ptr().cast::<__m512i>();
+        for u in 0..S::RUNS / S::TOGETHER {
+            for w in 0..quads {
+                let codes = source.codes(u, w);
+                for k in 0..S::TOGETHER {
+                    _mm512_store_si512(to.add(quads * S::run(u, k) + w), codes[k]);
+                }
+            }
+        }
+        for run in 0..S::RUNS {
+            _mm512_storeu_si512(block.scales.as_mut_ptr().add(run).cast(), source.scale(&scales, run));
+        }
+        for p in 0..S::RUNS / 2 {
+            _mm512_storeu_si512(block.pairs.as_mut_ptr().add(p).cast(), source.pair(&scales, p));
+        }
+        _mm512_storeu_ps(block.d.as_mut_ptr(), source.d());
+        _mm512_storeu_ps(block.dmin.as_mut_ptr(), source.dmin());
+    }
 }
 
 /// Adds the values of a panel of `cols` columns to the sums of all rows.

@@ -5,8 +5,8 @@
 
 use std::arch::x86_64::*;
 
-use super::avx512::{Steps, Supers, add_steps, add_super, with_sums};
-use super::panel::Extra;
+use super::avx512::{Steps, Supers, add_steps, add_super, fill_steps, fill_super, with_sums};
+use super::panel::{Extra, Panel};
 use super::unpack::{E2M1, NL4};
 use super::{Place, Sums, Tile};
 use crate::device::cpu::pack::GROUP_COLS;
@@ -30,6 +30,18 @@ impl<F> Packed<F> {
 unsafe fn load(at: *const u8) -> __m512i {
     // SAFETY: the caller's: 64 bytes.
     unsafe { _mm512_loadu_si512(at.cast()) }
+}
+
+/// Asks for the bytes that lie `AHEAD` groups behind a group. Between two groups the core computes for so long that
+/// the hardware's own reading ahead stops; the addresses may lie outside the matrix, which does no harm.
+#[inline(always)]
+fn prefetch<const AHEAD: usize>(group: &[u8]) {
+    for line in (0..group.len()).step_by(64) {
+        // SAFETY: a prefetch reads nothing, whatever the address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(group.as_ptr().wrapping_add(AHEAD * group.len() + line).cast())
+        };
+    }
 }
 
 #[inline(always)]
@@ -238,6 +250,29 @@ impl<const QH_BYTES: usize> Supers for Packed<Q45K<QH_BYTES>> {
     }
 }
 
+/// The parts of a source with signed codes that do not depend on the format but by their place.
+macro_rules! signed {
+    ($d_at:literal, $shift:literal) => {
+        #[inline(always)]
+        unsafe fn d(self) -> __m512 {
+            // SAFETY: the caller's; fields as in `pack.rs`.
+            unsafe { halves(self.0.add($d_at)) }
+        }
+
+        #[inline(always)]
+        unsafe fn dmin(self) -> __m512 {
+            // SAFETY: the caller's features; nothing reads it.
+            unsafe { _mm512_setzero_ps() }
+        }
+
+        #[inline(always)]
+        unsafe fn offset(self, paired: __m512i) -> __m512i {
+            // SAFETY: the caller's features.
+            unsafe { _mm512_slli_epi32::<$shift>(paired) }
+        }
+    };
+}
+
 /// Q6_K.
 #[derive(Clone, Copy)]
 pub struct Q6K;
@@ -257,7 +292,8 @@ impl Supers for Packed<Q6K> {
         let word = 4 * (u & 1) + w;
         // SAFETY: the caller's; fields as in `pack.rs`.
         unsafe {
-            let (a, b) = (self.0.add(64 * (16 * (u >> 1) + word)), self.0.add(2048 + 64 * (8 * (u >> 1) + word)));
+            let (a, b) =
+                (self.0.add(64 * (16 * (u >> 1) + word)), self.0.add(2048 + 64 * (8 * (u >> 1) + word)));
             let (a, b, upper) = (load(a), load(a.add(512)), load(b));
             let nibble = _mm512_set1_epi8(15);
             // Selects the low four bits of the first, the others of the second, and keeps six.
@@ -276,7 +312,7 @@ impl Supers for Packed<Q6K> {
 
     #[inline(always)]
     fn run(u: usize, k: usize) -> usize {
-        8 * (u >> 1) + 2 * k + (u & 1)
+        run_of_16(u, k)
     }
 
     #[inline(always)]
@@ -292,60 +328,397 @@ impl Supers for Packed<Q6K> {
         unsafe { _mm512_cvtepi8_epi16(interleave(scales, scales.add(16))) }
     }
 
+    signed!(3328, 5);
+}
+
+/// The four codes of two bits in each byte.
+#[inline(always)]
+unsafe fn crumbs(v: __m512i) -> [__m512i; 4] {
+    // SAFETY: the caller's features.
+    unsafe {
+        let three = _mm512_set1_epi8(3);
+        [
+            _mm512_and_si512(v, three),
+            _mm512_and_si512(_mm512_srli_epi16::<2>(v), three),
+            _mm512_and_si512(_mm512_srli_epi16::<4>(v), three),
+            _mm512_and_si512(_mm512_srli_epi16::<6>(v), three),
+        ]
+    }
+}
+
+/// Run `k` of unit `u` where four runs of 16 columns, 32 columns apart, share their bytes.
+#[inline(always)]
+fn run_of_16(u: usize, k: usize) -> usize {
+    8 * (u >> 1) + 2 * k + (u & 1)
+}
+
+/// Signed scales, run after run, a byte a row.
+#[repr(C, align(64))]
+pub struct SignedScales([i8; 256]);
+
+impl SignedScales {
+    #[inline(always)]
+    unsafe fn scale(&self, run: usize) -> __m512i {
+        // SAFETY: the caller's features; run is below 16.
+        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(self.0.as_ptr().add(16 * run).cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn pair(&self, p: usize) -> __m512i {
+        let scales = self.0.as_ptr().wrapping_add(32 * p).cast::<u8>();
+        // SAFETY: the caller's features; p is below 8.
+        unsafe { _mm512_cvtepi8_epi16(interleave(scales, scales.add(16))) }
+    }
+}
+
+/// Q2_K.
+#[derive(Clone, Copy)]
+pub struct Q2K;
+
+impl Supers for Packed<Q2K> {
+    const RUNS: usize = 16;
+    const TOGETHER: usize = 4;
+    const MINIMA: bool = true;
+    type Scales = ();
+
+    #[inline(always)]
+    unsafe fn scales(self) {}
+
+    #[inline(always)]
+    unsafe fn codes(self, u: usize, w: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's; fields as in `pack.rs`.
+        unsafe { crumbs(load(self.0.add(256 + 64 * (8 * (u >> 1) + 4 * (u & 1) + w)))) }
+    }
+
+    #[inline(always)]
+    fn run(u: usize, k: usize) -> usize {
+        run_of_16(u, k)
+    }
+
+    #[inline(always)]
+    unsafe fn scale(self, _: &(), run: usize) -> __m512i {
+        // SAFETY: the caller's; run is below 16.
+        unsafe {
+            let both = _mm512_cvtepu8_epi32(_mm_loadu_si128(self.0.add(16 * run).cast()));
+            _mm512_and_si512(both, _mm512_set1_epi32(15))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pair(self, _: &(), p: usize) -> __m512i {
+        let both = self.0.wrapping_add(32 * p);
+        // SAFETY: the caller's; p is below 8.
+        unsafe { _mm512_srli_epi16::<4>(_mm512_cvtepu8_epi16(interleave(both, both.add(16)))) }
+    }
+
     #[inline(always)]
     unsafe fn d(self) -> __m512 {
         // SAFETY: the caller's.
-        unsafe { halves(self.0.add(3328)) }
+        unsafe { halves(self.0.add(1280)) }
     }
 
     #[inline(always)]
     unsafe fn dmin(self) -> __m512 {
-        // SAFETY: the caller's features; nothing reads it.
-        unsafe { _mm512_setzero_ps() }
+        // SAFETY: the caller's.
+        unsafe { halves(self.0.add(1312)) }
     }
 
     #[inline(always)]
     unsafe fn offset(self, paired: __m512i) -> __m512i {
-        // SAFETY: the caller's features.
-        unsafe { _mm512_slli_epi32::<5>(paired) }
+        paired
     }
 }
 
-/// The most activation rows for which unpacking in registers pays.
-pub const ROWS_MAX: usize = 4;
+/// Q3_K.
+#[derive(Clone, Copy)]
+pub struct Q3K;
 
-/// Computes the sums of a whole tile; false for formats that only panels know.
-pub fn tile(_: Avx512, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums; ROWS_MAX]) -> bool {
-    use TensorType as T;
-    macro_rules! by_rows {
-        ($kernel:ident, $format:expr) => {
-            // SAFETY: the witness says that this CPU has the features; the tile is a whole one of this format, and
-            // the images have its shape, so that every row holds the places of all groups.
-            unsafe {
-                match rows.len() {
-                    1 => $kernel::<_, 1>($format, tile, rows, sums),
-                    2 => $kernel::<_, 2>($format, tile, rows, sums),
-                    3 => $kernel::<_, 3>($format, tile, rows, sums),
-                    4 => $kernel::<_, 4>($format, tile, rows, sums),
-                    rows => unreachable!("invariant: at most {ROWS_MAX} rows, not {rows}"),
-                }
+impl Supers for Packed<Q3K> {
+    const RUNS: usize = 16;
+    const TOGETHER: usize = 4;
+    const MINIMA: bool = false;
+    type Scales = SignedScales;
+
+    #[inline(always)]
+    unsafe fn scales(self) -> SignedScales {
+        let mut out = SignedScales([0; 256]);
+        // SAFETY: the caller's; twelve bytes a row, `out` has four aligned vectors.
+        unsafe {
+            let s = self.0.add(1536);
+            let (a, b, upper) = (load(s), load(s.add(64)), load(s.add(128)));
+            let two = crumbs(upper);
+            let join = |four: __m512i, two: __m512i| {
+                let six = _mm512_or_si512(four, _mm512_slli_epi16::<4>(two));
+                _mm512_sub_epi8(six, _mm512_set1_epi8(32))
+            };
+            let to = out.0.as_mut_ptr().cast::<__m512i>();
+            _mm512_store_si512(to, join(low(a), two[0]));
+            _mm512_store_si512(to.add(1), join(low(b), two[1]));
+            _mm512_store_si512(to.add(2), join(high(a), two[2]));
+            _mm512_store_si512(to.add(3), join(high(b), two[3]));
+        }
+        out
+    }
+
+    #[inline(always)]
+    unsafe fn codes(self, u: usize, w: usize) -> [__m512i; 4] {
+        let word = 4 * (u & 1) + w;
+        // SAFETY: the caller's; fields as in `pack.rs`.
+        unsafe {
+            let two = crumbs(load(self.0.add(512 + 64 * (8 * (u >> 1) + word))));
+            // Bits 4 (u >> 1) .. of the mask belong to this half of the block.
+            let third = load(self.0.add(64 * word));
+            let third = if u < 2 { low(third) } else { high(third) };
+            let (four, base) = (_mm512_set1_epi8(4), _mm512_set1_epi8(28));
+            let join = |two: __m512i, third: __m512i| {
+                _mm512_add_epi8(_mm512_or_si512(two, _mm512_and_si512(third, four)), base)
+            };
+            [
+                join(two[0], _mm512_slli_epi16::<2>(third)),
+                join(two[1], _mm512_slli_epi16::<1>(third)),
+                join(two[2], third),
+                join(two[3], _mm512_srli_epi16::<1>(third)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn run(u: usize, k: usize) -> usize {
+        run_of_16(u, k)
+    }
+
+    #[inline(always)]
+    unsafe fn scale(self, scales: &SignedScales, run: usize) -> __m512i {
+        // SAFETY: the caller's.
+        unsafe { scales.scale(run) }
+    }
+
+    #[inline(always)]
+    unsafe fn pair(self, scales: &SignedScales, p: usize) -> __m512i {
+        // SAFETY: the caller's.
+        unsafe { scales.pair(p) }
+    }
+
+    signed!(1728, 5);
+}
+
+/// IQ4_XS.
+#[derive(Clone, Copy)]
+pub struct Iq4Xs;
+
+impl Supers for Packed<Iq4Xs> {
+    const RUNS: usize = 8;
+    const TOGETHER: usize = 1;
+    const MINIMA: bool = false;
+    type Scales = SignedScales;
+
+    #[inline(always)]
+    unsafe fn scales(self) -> SignedScales {
+        let mut out = SignedScales([0; 256]);
+        // SAFETY: the caller's; two bytes of upper and four of lower bits a row; 16 bytes of `out` a run.
+        unsafe {
+            let upper = _mm256_loadu_si256(self.0.add(32).cast());
+            for run in 0..8 {
+                let lower = _mm_loadu_si128(self.0.add(64 + 16 * (run / 2)).cast());
+                let lower =
+                    _mm256_srl_epi16(_mm256_cvtepu8_epi16(lower), _mm_cvtsi32_si128(4 * (run as i32 & 1)));
+                let two = _mm256_srl_epi16(upper, _mm_cvtsi32_si128(2 * run as i32));
+                let two = _mm256_slli_epi16::<4>(_mm256_and_si256(two, _mm256_set1_epi16(3)));
+                let six = _mm256_or_si256(_mm256_and_si256(lower, _mm256_set1_epi16(15)), two);
+                let scale = _mm256_cvtepi16_epi8(_mm256_sub_epi16(six, _mm256_set1_epi16(32)));
+                _mm_storeu_si128(out.0.as_mut_ptr().add(16 * run).cast(), scale);
             }
-        };
+        }
+        out
     }
-    match tile.ty {
-        T::Q4_0 => by_rows!(tile_steps, Q4_0),
-        T::Q4_1 => by_rows!(tile_steps, Q4_1),
-        T::Q5_0 => by_rows!(tile_steps, Q5_0),
-        T::Q5_1 => by_rows!(tile_steps, Q5_1),
-        T::Q8_0 => by_rows!(tile_steps, Q8_0),
-        T::IQ4_NL => by_rows!(tile_steps, Iq4Nl),
-        T::MXFP4 => by_rows!(tile_steps, Mxfp4),
-        T::Q4_K => by_rows!(tile_super, Q45K::<0>),
-        T::Q5_K => by_rows!(tile_super, Q45K::<32>),
-        T::Q6_K => by_rows!(tile_super, Q6K),
-        _ => return false,
+
+    #[inline(always)]
+    unsafe fn codes(self, u: usize, w: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's; fields as in `pack.rs`.
+        unsafe {
+            let word = load(self.0.add(128 + 64 * (4 * u + (w & 3))));
+            let codes = lookup(&NL4, if w < 4 { low(word) } else { high(word) });
+            [codes, codes, codes, codes]
+        }
     }
-    true
+
+    #[inline(always)]
+    fn run(u: usize, _: usize) -> usize {
+        u
+    }
+
+    #[inline(always)]
+    unsafe fn scale(self, scales: &SignedScales, run: usize) -> __m512i {
+        // SAFETY: the caller's.
+        unsafe { scales.scale(run) }
+    }
+
+    #[inline(always)]
+    unsafe fn pair(self, scales: &SignedScales, p: usize) -> __m512i {
+        // SAFETY: the caller's.
+        unsafe { scales.pair(p) }
+    }
+
+    signed!(0, 7);
+}
+
+/// TQ2_0.
+#[derive(Clone, Copy)]
+pub struct Tq2_0;
+
+impl Supers for Packed<Tq2_0> {
+    const RUNS: usize = 8;
+    const TOGETHER: usize = 4;
+    const MINIMA: bool = false;
+    type Scales = ();
+
+    #[inline(always)]
+    unsafe fn scales(self) {}
+
+    #[inline(always)]
+    unsafe fn codes(self, u: usize, w: usize) -> [__m512i; 4] {
+        // SAFETY: the caller's; fields as in `pack.rs`.
+        unsafe {
+            let two = crumbs(load(self.0.add(64 * (8 * u + w))));
+            two.map(|v| _mm512_add_epi8(v, _mm512_set1_epi8(31)))
+        }
+    }
+
+    #[inline(always)]
+    fn run(u: usize, k: usize) -> usize {
+        4 * u + k
+    }
+
+    #[inline(always)]
+    unsafe fn scale(self, _: &(), _run: usize) -> __m512i {
+        // SAFETY: the caller's features.
+        unsafe { _mm512_set1_epi32(1) }
+    }
+
+    #[inline(always)]
+    unsafe fn pair(self, _: &(), _p: usize) -> __m512i {
+        // SAFETY: the caller's features.
+        unsafe { _mm512_set1_epi16(1) }
+    }
+
+    signed!(1024, 5);
+}
+
+/// The most activation rows for which unpacking in registers pays.
+pub const ROWS_MAX: usize = 12;
+
+/// Calls `$steps` or `$supers` with the format of a packed type.
+macro_rules! by_format {
+    ($ty:expr, $steps:ident, $supers:ident, $args:tt) => {
+        match $ty {
+            TensorType::Q4_0 => by_format!(@ $steps, Q4_0, $args),
+            TensorType::Q4_1 => by_format!(@ $steps, Q4_1, $args),
+            TensorType::Q5_0 => by_format!(@ $steps, Q5_0, $args),
+            TensorType::Q5_1 => by_format!(@ $steps, Q5_1, $args),
+            TensorType::Q8_0 => by_format!(@ $steps, Q8_0, $args),
+            TensorType::IQ4_NL => by_format!(@ $steps, Iq4Nl, $args),
+            TensorType::MXFP4 => by_format!(@ $steps, Mxfp4, $args),
+            TensorType::Q4_K => by_format!(@ $supers, Q45K::<0>, $args),
+            TensorType::Q5_K => by_format!(@ $supers, Q45K::<32>, $args),
+            TensorType::Q6_K => by_format!(@ $supers, Q6K, $args),
+            TensorType::Q2_K => by_format!(@ $supers, Q2K, $args),
+            TensorType::Q3_K => by_format!(@ $supers, Q3K, $args),
+            TensorType::IQ4_XS => by_format!(@ $supers, Iq4Xs, $args),
+            TensorType::TQ2_0 => by_format!(@ $supers, Tq2_0, $args),
+            ty => unreachable!("invariant: {ty} stays in file order"),
+        }
+    };
+    (@ $function:ident, $format:expr, ($($arg:expr),*)) => { $function($format, $($arg),*) };
+}
+
+/// Unpacks a group to a panel.
+pub fn unpack(_: Avx512, ty: TensorType, bytes: &[u8], panel: &mut Panel) {
+    prefetch::<1>(bytes);
+    // SAFETY: the witness says that this CPU has the features; the bytes are whole blocks of the type.
+    unsafe {
+        by_format!(ty, unpack_steps, unpack_super, (bytes, bytes.len() / (16 * ty.block_bytes()), panel))
+    }
+}
+
+/// # Safety
+/// The tier's features; `bytes` are `count` packed blocks of format `F`.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
+unsafe fn unpack_steps<F: Copy>(format: F, bytes: &[u8], count: usize, panel: &mut Panel)
+where
+    Packed<F>: Steps,
+{
+    // SAFETY: the caller's.
+    unsafe { fill_steps(Packed::new(bytes.as_ptr(), format), count, &mut panel.steps) }
+}
+
+/// # Safety
+/// The tier's features; `bytes` are one packed block of format `F`.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
+unsafe fn unpack_super<F: Copy>(format: F, bytes: &[u8], _count: usize, panel: &mut Panel)
+where
+    Packed<F>: Supers,
+{
+    // SAFETY: the caller's.
+    unsafe { fill_super(Packed::new(bytes.as_ptr(), format), &mut panel.block) }
+}
+
+/// Computes the sums of a whole tile.
+pub fn tile(_: Avx512, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums; ROWS_MAX]) {
+    // SAFETY: the witness says that this CPU has the features; the tile is a whole one of its type, and the images
+    // have its shape, so that every row holds the places of all groups.
+    unsafe { by_format!(tile.ty, rows_of_steps, rows_of_super, (tile, rows, sums)) }
+}
+
+/// # Safety
+/// As [`tile_steps`].
+unsafe fn rows_of_steps<F: Copy>(format: F, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums; ROWS_MAX])
+where
+    Packed<F>: Steps,
+{
+    // SAFETY: the caller's.
+    unsafe {
+        match rows.len() {
+            1 => tile_steps::<F, 1>(format, tile, rows, sums),
+            2 => tile_steps::<F, 2>(format, tile, rows, sums),
+            3 => tile_steps::<F, 3>(format, tile, rows, sums),
+            4 => tile_steps::<F, 4>(format, tile, rows, sums),
+            5 => tile_steps::<F, 5>(format, tile, rows, sums),
+            6 => tile_steps::<F, 6>(format, tile, rows, sums),
+            7 => tile_steps::<F, 7>(format, tile, rows, sums),
+            8 => tile_steps::<F, 8>(format, tile, rows, sums),
+            9 => tile_steps::<F, 9>(format, tile, rows, sums),
+            10 => tile_steps::<F, 10>(format, tile, rows, sums),
+            11 => tile_steps::<F, 11>(format, tile, rows, sums),
+            12 => tile_steps::<F, 12>(format, tile, rows, sums),
+            rows => unreachable!("invariant: at most {ROWS_MAX} rows, not {rows}"),
+        }
+    }
+}
+
+/// # Safety
+/// As [`tile_super`].
+unsafe fn rows_of_super<F: Copy>(format: F, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums; ROWS_MAX])
+where
+    Packed<F>: Supers,
+{
+    // SAFETY: the caller's.
+    unsafe {
+        match rows.len() {
+            1 => tile_super::<F, 1>(format, tile, rows, sums),
+            2 => tile_super::<F, 2>(format, tile, rows, sums),
+            3 => tile_super::<F, 3>(format, tile, rows, sums),
+            4 => tile_super::<F, 4>(format, tile, rows, sums),
+            5 => tile_super::<F, 5>(format, tile, rows, sums),
+            6 => tile_super::<F, 6>(format, tile, rows, sums),
+            7 => tile_super::<F, 7>(format, tile, rows, sums),
+            8 => tile_super::<F, 8>(format, tile, rows, sums),
+            9 => tile_super::<F, 9>(format, tile, rows, sums),
+            10 => tile_super::<F, 10>(format, tile, rows, sums),
+            11 => tile_super::<F, 11>(format, tile, rows, sums),
+            12 => tile_super::<F, 12>(format, tile, rows, sums),
+            rows => unreachable!("invariant: at most {ROWS_MAX} rows, not {rows}"),
+        }
+    }
 }
 
 /// # Safety
@@ -365,7 +738,9 @@ unsafe fn tile_steps<F: Copy, const R: usize>(
         with_sums(rows, sums, |rows: &[_; R], sums| {
             for group in 0..cols.div_ceil(GROUP_COLS) {
                 let count = 8.min((cols - GROUP_COLS * group) / 32);
-                let source = Packed::new(tile.group_bytes(group, 32 * count).as_ptr(), format);
+                let bytes = tile.group_bytes(group, 32 * count);
+                prefetch::<2>(bytes);
+                let source = Packed::new(bytes.as_ptr(), format);
                 add_steps(source, count, rows, Place::of(tile.shape, group), sums);
             }
         });
@@ -387,7 +762,9 @@ unsafe fn tile_super<F: Copy, const R: usize>(
     unsafe {
         with_sums(rows, sums, |rows: &[_; R], sums| {
             for group in 0..tile.shape.cols() / GROUP_COLS {
-                let source = Packed::new(tile.group_bytes(group, GROUP_COLS).as_ptr(), format);
+                let bytes = tile.group_bytes(group, GROUP_COLS);
+                prefetch::<2>(bytes);
+                let source = Packed::new(bytes.as_ptr(), format);
                 add_super(source, rows, Place::of(tile.shape, group), sums);
             }
         });

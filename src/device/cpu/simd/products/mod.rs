@@ -7,9 +7,12 @@
 //! Does not know: threads, ops. Twin of every tier: `plain.rs`.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod direct;
+mod file_order;
 mod panel;
 mod plain;
 pub(in crate::device::cpu) mod quantise;
@@ -159,14 +162,14 @@ fn pass_of(
         #[cfg(target_arch = "x86_64")]
         if let Tier::Avx512(witness) = tier
             && rows.len() <= direct::ROWS_MAX
+            && Layout::of(tile.ty) == Layout::Lanes16
         {
             let mut sums = [[0.0; TILE_ROWS]; direct::ROWS_MAX];
-            if direct::tile(witness, &tile, rows, &mut sums) {
-                for (row, sums) in sums[..rows.len()].iter().enumerate() {
-                    write(row, range.clone(), sums);
-                }
-                continue;
+            direct::tile(witness, &tile, rows, &mut sums);
+            for (row, sums) in sums[..rows.len()].iter().enumerate() {
+                write(row, range.clone(), sums);
             }
+            continue;
         }
         let panel = panel.get_or_insert_with(Panel::new);
         let mut sums = [[0.0; TILE_ROWS]; PASS_ROWS];
@@ -197,15 +200,23 @@ impl Tile<'_> {
                     let bytes = self.group_bytes(group, cols);
                     match tier {
                         #[cfg(target_arch = "x86_64")]
-                        Tier::Avx512(witness) => avx512::unpack(witness, self.ty, bytes, panel),
+                        Tier::Avx512(witness) => direct::unpack(witness, self.ty, bytes, panel),
+                        #[cfg(target_arch = "x86_64")]
+                        Tier::Avx2(witness) => avx2::unpack(witness, self.ty, bytes, panel),
                         _ => unpack::group(self.ty, unpack::Scalar, bytes, panel),
                     }
                 }
-                Layout::FileOrder => unimplemented!(),
+                Layout::FileOrder => {
+                    let (first, bytes) = (self.ty.row_bytes(GROUP_COLS) * group, self.ty.row_bytes(cols));
+                    let row_bytes = self.ty.row_bytes(self.shape.cols());
+                    file_order::group(self.ty, self.form, self.bytes, row_bytes, first, bytes, panel);
+                }
             }
             match tier {
                 #[cfg(target_arch = "x86_64")]
                 Tier::Avx512(witness) => avx512::add(witness, self.form, panel, cols, rows, at, sums),
+                #[cfg(target_arch = "x86_64")]
+                Tier::Avx2(witness) => avx2::add(witness, self.form, panel, cols, rows, at, sums),
                 _ => plain::add(self.form, panel, cols, rows, at, sums),
             }
         }
@@ -213,6 +224,7 @@ impl Tile<'_> {
 
     /// The packed bytes of a group of `cols` columns.
     fn group_bytes(&self, group: usize, cols: usize) -> &[u8] {
-        &self.bytes[TILE_ROWS * self.ty.row_bytes(GROUP_COLS) * group..][..TILE_ROWS * self.ty.row_bytes(cols)]
+        &self.bytes[TILE_ROWS * self.ty.row_bytes(GROUP_COLS) * group..]
+            [..TILE_ROWS * self.ty.row_bytes(cols)]
     }
 }
