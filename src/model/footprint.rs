@@ -28,8 +28,6 @@ pub enum ItemKind {
     KvPages,
     /// Rows of a batch between ops, and their 8-bit images.
     Rows,
-    /// Angles of rope.
-    Rope,
     /// Slots of the links into and out of the stage.
     LinkSlots,
 }
@@ -44,7 +42,6 @@ impl fmt::Display for ItemKind {
             ItemKind::Head => "head",
             ItemKind::KvPages => "K/V pages",
             ItemKind::Rows => "rows of a batch",
-            ItemKind::Rope => "rope angles",
             ItemKind::LinkSlots => "link slots",
         })
     }
@@ -131,8 +128,6 @@ pub struct Footprint {
     pub vocab: usize,
     /// Bytes of the buffers between ops, for each batch row.
     pub row_bytes: u64,
-    /// Bytes of rope angles, for each position.
-    pub rope_bytes_per_position: u64,
 }
 
 /// Output rows that the CPU's packed matrices keep side by side.
@@ -147,9 +142,13 @@ pub const TILED: &[TensorType] = &[
     TensorType::Q8_0,
     TensorType::IQ4_NL,
     TensorType::MXFP4,
+    TensorType::Q2_K,
+    TensorType::Q3_K,
     TensorType::Q4_K,
     TensorType::Q5_K,
     TensorType::Q6_K,
+    TensorType::IQ4_XS,
+    TensorType::TQ2_0,
 ];
 
 /// Bytes that a card keeps of a matrix (of all experts): the file's, with rows filled up to whole tiles.
@@ -159,10 +158,32 @@ pub fn matrix_bytes(weight: &WeightDecl, activations: Activations) -> u64 {
     weight.ty.row_bytes(weight.cols) as u64 * rows as u64 * weight.experts as u64
 }
 
-/// Bytes of the 8-bit images of a row of `cols` values: both kinds of codes, scales and sums (numerics.md).
-pub fn image_bytes(cols: usize) -> usize {
-    let (k32, k256) = (cols.next_multiple_of(32), cols.next_multiple_of(256));
-    (k32 + k32 / 32 * 8) + (k256 + k256 / 256 * 4 + k256 / 16 * 4)
+/// How many activations share a scale in an 8-bit image (`docs/numerics.md`, Activation images).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ImageKind {
+    /// 32.
+    A32,
+    /// 256.
+    A256,
+}
+
+/// Bytes that the CPU keeps of an image row: codes, scales, sums per 32 and per 16 codes, filled up to an odd
+/// multiple of 64 bytes so that many rows do not fall into one set of a cache.
+pub fn image_row_bytes(kind: ImageKind, cols: usize) -> usize {
+    let bytes = match kind {
+        ImageKind::A32 => cols + cols / 32 * 8 + cols / 16 * 4,
+        ImageKind::A256 => cols + cols / 256 * 4 + cols / 32 * 2 + cols / 16 * 2,
+    };
+    64 * (bytes.div_ceil(64) | 1)
+}
+
+/// The image that products with weights of this type read; `None` for float weights.
+pub fn image_of(ty: TensorType, activations: Activations) -> Option<ImageKind> {
+    match (activations, ty.block_values()) {
+        (Activations::F32, _) | (_, 1) => None,
+        (Activations::Int8, 256) => Some(ImageKind::A256),
+        (Activations::Int8, _) => Some(ImageKind::A32),
+    }
 }
 
 impl Footprint {
@@ -238,8 +259,7 @@ impl Footprint {
             head_macs,
             residual_width: program.rows[program.residual.0].width,
             vocab: program.facts.vocab,
-            row_bytes: row_bytes(program),
-            rope_bytes_per_position: program.ropes.iter().map(|r| 8 * r.frequencies.len() as u64).sum(),
+            row_bytes: RowBytes::of(program, activations).total(program) as u64,
         }
     }
     /// Everything that a card of `kind` allocates for `layers`. `stages` tells whether rows arrive and leave.
@@ -262,25 +282,63 @@ impl Footprint {
             (ItemKind::Head, if heads { self.head_bytes } else { 0 }),
             (ItemKind::KvPages, page_bytes * sizes.kv_pages() as u64 + fixed_bytes),
             (ItemKind::Rows, self.row_bytes * sizes.batch_rows_max as u64),
-            (ItemKind::Rope, self.rope_bytes_per_position * sizes.context as u64),
             (ItemKind::LinkSlots, slots),
         ];
         items.into_iter().filter(|i| i.1 > 0).map(|(kind, bytes)| Item { kind, bytes }).collect()
     }
 }
 
-/// Bytes of a card's buffers between ops, for each batch row: every declared row as f32, the image of the widest
-/// input of a product, and for a mixture the outputs of the chosen experts with their images.
-fn row_bytes(program: &Program) -> u64 {
-    let rows: usize = program.rows.iter().map(|r| 4 * r.width).sum();
-    let inputs = program.ops().flat_map(|(_, op)| op.products());
-    let widest = inputs.map(|p| program.weight(p.weight).cols).max().unwrap_or(0);
-    let experts = program.ops().filter_map(|(_, op)| match op {
-        Op::Experts { choice, inner_width, out, .. } => {
-            let used = program.choices[choice.0].used;
-            Some(used * (8 + 8 * inner_width + 4 * out.len() + image_bytes(*inner_width)))
+/// Widest inputs of products by image, and what a mixture needs beside the declared rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowBytes {
+    /// Widest input of products that read A32 images; 0: none.
+    pub a32_cols: usize,
+    /// The same for A256.
+    pub a256_cols: usize,
+    /// Experts of a row.
+    pub experts_used: usize,
+    /// Widest inner row of an expert.
+    pub inner_width: usize,
+    /// Widest output of an expert.
+    pub expert_width: usize,
+    /// Bytes of the images of one expert's inner row.
+    pub inner_image_bytes: usize,
+}
+
+impl RowBytes {
+    /// Reads them off the program.
+    pub fn of(program: &Program, activations: Activations) -> RowBytes {
+        let mut r = RowBytes::default();
+        for (_, op) in program.ops() {
+            for p in op.products() {
+                let w = program.weight(p.weight);
+                match image_of(w.ty, activations) {
+                    Some(ImageKind::A32) => r.a32_cols = r.a32_cols.max(w.cols),
+                    Some(ImageKind::A256) => r.a256_cols = r.a256_cols.max(w.cols),
+                    None => {}
+                }
+            }
+            if let Op::Experts { choice, down, inner_width, out, .. } = op {
+                r.experts_used = r.experts_used.max(program.choices[choice.0].used);
+                r.inner_width = r.inner_width.max(*inner_width);
+                r.expert_width = r.expert_width.max(out.len());
+                let kind = image_of(program.weight(down.weight).ty, activations);
+                let bytes = kind.map_or(0, |k| image_row_bytes(k, *inner_width));
+                r.inner_image_bytes = r.inner_image_bytes.max(bytes);
+            }
         }
-        _ => None,
-    });
-    (rows + image_bytes(widest) + experts.max().unwrap_or(0)) as u64
+        r
+    }
+
+    /// Bytes of everything for one batch row: the declared rows, images, rope angles, the experts of the row with
+    /// their ids, weights, inner rows, images and outputs.
+    pub fn total(&self, program: &Program) -> usize {
+        let rows: usize = program.rows.iter().map(|r| 4 * r.width).sum();
+        let image = |kind, cols| if cols == 0 { 0 } else { image_row_bytes(kind, cols) };
+        let images = image(ImageKind::A32, self.a32_cols) + image(ImageKind::A256, self.a256_cols);
+        let angles: usize = program.ropes.iter().map(|r| 8 * r.frequencies.len()).sum();
+        let choices: usize = program.choices.iter().map(|c| 8 * c.used).sum();
+        let expert = 8 * self.inner_width + 4 * self.expert_width + self.inner_image_bytes;
+        rows + images + angles + choices + self.experts_used * expert
+    }
 }

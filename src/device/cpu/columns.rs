@@ -17,12 +17,24 @@ const CLAIM_WORDS: usize = 32;
 /// The most parts that a matrix can have over all bands.
 pub const PARTS_MAX: usize = 64 * CLAIM_WORDS;
 
+/// Where the parts of a band begin.
+#[derive(Clone, Copy, Debug)]
+enum Cut<'a> {
+    /// At multiples of a tile, evenly.
+    Tiles,
+    /// At these columns; one more than there are parts.
+    Edges(&'a [usize]),
+}
+
 /// A matrix of rows x width values whose parts are claimed by threads.
 #[derive(Debug)]
 pub struct ColumnsMut<'a> {
     data: *mut f32,
     rows: usize,
+    /// Values from a row to the next.
+    stride: usize,
     width: usize,
+    cut: Cut<'a>,
     /// First row of every band and the end of the last; `None` is one band.
     bands: Option<&'a [usize]>,
     parts: usize,
@@ -42,7 +54,46 @@ impl<'a> ColumnsMut<'a> {
     /// # Panics
     /// If `data` is not whole rows, or there are more than [`PARTS_MAX`] parts or none.
     pub fn new(data: &'a mut [f32], width: usize, parts: usize) -> ColumnsMut<'a> {
-        ColumnsMut::cut(data, width, None, parts)
+        ColumnsMut::cut(data, width, None, parts, Cut::Tiles)
+    }
+
+    /// Matrices side by side in rows of `stride` values: the i-th has the columns `spans[i].0` cut into `spans[i].1`
+    /// parts at multiples of a tile from its own first column.
+    ///
+    /// # Panics
+    /// If `data` is not whole rows, or spans overlap, fall or end behind the row.
+    pub fn side_by_side(
+        data: &'a mut [f32],
+        stride: usize,
+        spans: &[(Range<usize>, usize)],
+    ) -> Vec<ColumnsMut<'a>> {
+        let mut free = 0;
+        let whole = ColumnsMut::cut(data, stride, None, 1, Cut::Tiles);
+        let one = |(span, parts): &(Range<usize>, usize)| {
+            assert!(
+                free <= span.start && span.start <= span.end && span.end <= stride && (1..=PARTS_MAX).contains(parts),
+                "columns: span {span:?} of rows of {stride} values, free from {free}, in {parts} parts"
+            );
+            free = span.end;
+            ColumnsMut {
+                // SAFETY: the span starts inside the first row or at its end; without rows nothing is ever written.
+                data: unsafe { whole.data.add(span.start.min(whole.rows * stride)) },
+                width: span.len(),
+                parts: *parts,
+                claimed: std::array::from_fn(|_| AtomicU64::new(0)),
+                ..whole
+            }
+        };
+        spans.iter().map(one).collect()
+    }
+
+    /// Bands of rows (as [`ColumnsMut::banded`]) cut at the columns `edges`.
+    ///
+    /// # Panics
+    /// As [`ColumnsMut::banded`]; and if `edges` fall or end behind the row.
+    pub fn banded_at(data: &'a mut [f32], width: usize, starts: &'a [usize], edges: &'a [usize]) -> ColumnsMut<'a> {
+        assert!(edges.is_sorted() && edges.last().is_some_and(|&e| e <= width), "columns: edges {edges:?}");
+        ColumnsMut::cut(data, width, Some(starts), edges.len() - 1, Cut::Edges(edges))
     }
 
     /// The same for every band of rows: band `b` is rows `starts[b]..starts[b + 1]`.
@@ -50,10 +101,16 @@ impl<'a> ColumnsMut<'a> {
     /// # Panics
     /// As [`ColumnsMut::new`]; and if `starts` falls or ends behind the last row.
     pub fn banded(data: &'a mut [f32], width: usize, starts: &'a [usize], parts: usize) -> ColumnsMut<'a> {
-        ColumnsMut::cut(data, width, Some(starts), parts)
+        ColumnsMut::cut(data, width, Some(starts), parts, Cut::Tiles)
     }
 
-    fn cut(data: &'a mut [f32], width: usize, bands: Option<&'a [usize]>, parts: usize) -> ColumnsMut<'a> {
+    fn cut(
+        data: &'a mut [f32],
+        width: usize,
+        bands: Option<&'a [usize]>,
+        parts: usize,
+        cut: Cut<'a>,
+    ) -> ColumnsMut<'a> {
         assert_eq!(data.len() % width, 0, "columns: {} values are no rows of {width}", data.len());
         let rows = data.len() / width;
         if let Some(starts) = bands {
@@ -66,7 +123,8 @@ impl<'a> ColumnsMut<'a> {
             "columns: {band_count} bands of {parts} parts, at most {PARTS_MAX}"
         );
         let claimed = std::array::from_fn(|_| AtomicU64::new(0));
-        ColumnsMut { data: data.as_mut_ptr(), rows, width, bands, parts, claimed, borrow: PhantomData }
+        let data = data.as_mut_ptr();
+        ColumnsMut { data, rows, stride: width, width, cut, bands, parts, claimed, borrow: PhantomData }
     }
 
     /// Number of parts of a band.
@@ -76,6 +134,9 @@ impl<'a> ColumnsMut<'a> {
 
     /// The columns of part `part`; empty where there are more parts than tiles.
     pub fn part_columns(&self, part: usize) -> Range<usize> {
+        if let Cut::Edges(edges) = self.cut {
+            return edges[part]..edges[part + 1];
+        }
         let tiles = tile_count(self.width);
         let edge = |part: usize| (part * tiles / self.parts * TILE_ROWS).min(self.width);
         edge(part)..edge(part + 1)
@@ -105,9 +166,9 @@ impl<'a> ColumnsMut<'a> {
         assert_eq!(before >> (bit % 64) & 1, 0, "columns: part {part} of band {band} was claimed before");
         Columns {
             // SAFETY: the band starts inside the matrix or at its end (checked in `cut`), which `'a` borrows.
-            data: unsafe { self.data.add(rows.start * self.width) },
+            data: unsafe { self.data.add(rows.start * self.stride) },
             rows: rows.len(),
-            width: self.width,
+            stride: self.stride,
             columns: self.part_columns(part),
             borrow: PhantomData,
         }
@@ -119,7 +180,7 @@ impl<'a> ColumnsMut<'a> {
 pub struct Columns<'a> {
     data: *mut f32,
     rows: usize,
-    width: usize,
+    stride: usize,
     columns: Range<usize>,
     borrow: PhantomData<&'a mut [f32]>,
 }
@@ -155,9 +216,7 @@ impl Columns<'_> {
         );
         // SAFETY: the place lies in this part (asserted), the part in the matrix (`claim_in`), no other part overlaps
         // it (claimed once), and the matrix is borrowed for `'a`, which outlives `self`.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.data.add(row * self.width + columns.start), columns.len())
-        }
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(row * self.stride + columns.start), columns.len()) }
     }
 }
 
@@ -167,8 +226,7 @@ mod tests {
 
     #[test]
     fn parts_of_all_bands_cover_every_value_once() {
-        for (width, parts, starts) in [(1, 1, vec![0, 2]), (40, 2, vec![0, 1, 1, 4]), (100, 9, vec![0, 3, 5])]
-        {
+        for (width, parts, starts) in [(1, 1, vec![0, 2]), (40, 2, vec![0, 1, 1, 4]), (100, 9, vec![0, 3, 5])] {
             let rows = starts[starts.len() - 1];
             let mut data = vec![0.0; rows * width];
             let matrix = ColumnsMut::banded(&mut data, width, &starts, parts);

@@ -8,15 +8,8 @@
 
 use super::simd::products::quantise;
 use super::simd::tier::Tier;
-
-/// How many values share a scale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ImageKind {
-    /// 32.
-    A32,
-    /// 256.
-    A256,
-}
+pub use crate::model::footprint::ImageKind;
+use crate::model::footprint::image_row_bytes;
 
 /// Kind and size of image rows; says where things lie in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +53,7 @@ impl ImageShape {
 
     /// Bytes from one row to the next.
     pub fn row_bytes(self) -> usize {
-        let lines = (self.sums16_at() + self.cols / 16 * self.sum16_bytes()).div_ceil(64);
-        64 * (lines | 1)
+        image_row_bytes(self.kind, self.cols)
     }
 
     /// Where the f32 scales begin; the codes are at 0.

@@ -2,6 +2,8 @@
 
 pub mod columns;
 pub mod image;
+pub mod kv_store;
+pub mod memory;
 pub mod pack;
 pub mod plain;
 pub mod simd;

@@ -48,12 +48,12 @@ mod tests {
     #[test]
     fn every_model_of_the_repository_is_a_program() {
         for (name, layers, vocab, rows) in [
-            ("rand-llama.gguf", 4, 512, 7),
-            ("split-rand-llama-00001-of-00004.gguf", 4, 512, 7),
-            ("rand-wide.gguf", 2, 384, 7),
-            ("rand-qwen3moe.gguf", 4, 512, 6),
+            ("rand-llama.gguf", 4, 320, 7),
+            ("split-rand-llama-00001-of-00004.gguf", 4, 320, 7),
+            ("rand-wide.gguf", 2, 288, 7),
+            ("rand-qwen3moe.gguf", 4, 352, 6),
             ("rand-qwen3moe-q8.gguf", 4, 331, 6),
-            ("rand-lowbit.gguf", 2, 384, 6),
+            ("rand-lowbit.gguf", 2, 300, 6),
             ("tiny-qwen3moe.gguf", 8, 8192, 6),
         ] {
             let p = of(name);
