@@ -216,7 +216,9 @@ impl Columns<'_> {
         );
         // SAFETY: the place lies in this part (asserted), the part in the matrix (`claim_in`), no other part overlaps
         // it (claimed once), and the matrix is borrowed for `'a`, which outlives `self`.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(row * self.stride + columns.start), columns.len()) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.data.add(row * self.stride + columns.start), columns.len())
+        }
     }
 }
 
@@ -226,7 +228,8 @@ mod tests {
 
     #[test]
     fn parts_of_all_bands_cover_every_value_once() {
-        for (width, parts, starts) in [(1, 1, vec![0, 2]), (40, 2, vec![0, 1, 1, 4]), (100, 9, vec![0, 3, 5])] {
+        for (width, parts, starts) in [(1, 1, vec![0, 2]), (40, 2, vec![0, 1, 1, 4]), (100, 9, vec![0, 3, 5])]
+        {
             let rows = starts[starts.len() - 1];
             let mut data = vec![0.0; rows * width];
             let matrix = ColumnsMut::banded(&mut data, width, &starts, parts);

@@ -8,8 +8,8 @@
 use std::arch::x86_64::*;
 
 use super::super::tier::Avx512;
-use super::avx2::{largest8, tree8};
 use super::Vector;
+use super::avx2::{largest8, tree8};
 
 /// Sixteen values, with AVX-512.
 #[derive(Clone, Copy)]
