@@ -8,27 +8,28 @@
 //! Does not know: threads, sequences. Source: `docs/numerics.md`, Attention.
 
 #![allow(unsafe_code, reason = "loads at computed places inside checked pages and scratch")]
-#![allow(clippy::inline_always, reason = "kernels must end up inside the functions compiled for the tier")]
 
+mod pages;
+mod partial;
 mod scores;
 #[cfg(test)]
 mod tests;
+mod tile;
 mod values;
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::functions::exp_v;
 use super::stored::{F16, F32, Q8, Stored};
 use super::tier::{Avx2, Tier};
-use super::vector::{Kernel, SUM_LANES, Vector, run};
+use super::vector::{SUM_LANES, run};
 use crate::device::cpu::columns::Columns;
 use crate::device::cpu::plain::attention as plain;
-use crate::device::cpu::plain::attention::{Partial, SPAN_TILES};
+use crate::device::cpu::plain::attention::SPAN_TILES;
 use crate::device::cpu::plain::stored::{load_f16, load_q8_0};
 use crate::model::facts::{KvFormat, PAGE_POSITIONS};
-use scores::{COLUMN_VECTORS, KeyColumns, KeyRows};
-use values::{Factors, Weighted, expand, merged};
+pub use pages::StoredHead;
+use partial::{PartialsMut, divide, merge_span};
+use tile::{AddValues, Expand, OnVectors, Rows, ScoresByColumns, ScoresByRows, Tile};
 
 /// Queries of a block: enough that turning a page's keys into columns costs little beside using them, few enough that
 /// their sums stay in the second-level cache.
@@ -244,33 +245,6 @@ fn tier_for(tier: Tier, queries: &Queries<'_>) -> Tier {
     }
 }
 
-/// Sums of some queries over some keys, before the division.
-struct PartialsMut<'a> {
-    max: &'a mut [f32],
-    sum: &'a mut [f32],
-    acc: &'a mut [f32],
-}
-
-impl<'a> PartialsMut<'a> {
-    fn new(queries: &Queries<'_>, values: &'a mut [f32]) -> PartialsMut<'a> {
-        let n = queries.count();
-        assert!(values.len() >= partial_values(n, queries.value_width), "attention: room for partial sums");
-        let (max, rest) = values.split_at_mut(n);
-        let (sum, rest) = rest.split_at_mut(n);
-        PartialsMut { max, sum, acc: &mut rest[..n * queries.value_width] }
-    }
-
-    fn get(&self, i: usize, value_width: usize) -> Partial {
-        let acc = self.acc[i * value_width..][..value_width].to_vec();
-        Partial { max: self.max[i], sum: self.sum[i], acc }
-    }
-
-    fn set(&mut self, i: usize, partial: &Partial) {
-        (self.max[i], self.sum[i]) = (partial.max, partial.sum);
-        self.acc[i * partial.acc.len()..][..partial.acc.len()].copy_from_slice(&partial.acc);
-    }
-}
-
 /// Keys and values of one state's K/V head, read back one by one.
 struct OneByOne<'a> {
     pages: &'a dyn HeadPages,
@@ -370,347 +344,6 @@ impl Span<'_> {
             } else {
                 run(tier, OnVectors(ScoresByRows { tile: &mut tile, keys }));
                 run(tier, OnVectors(AddValues { tile: &mut tile, values }));
-            }
-        }
-    }
-}
-
-/// 64 rows of a page in stored form.
-#[derive(Clone, Copy)]
-struct Rows<'a, S> {
-    bytes: &'a [u8],
-    form: PhantomData<S>,
-}
-
-impl<'a, S> Rows<'a, S> {
-    fn new(bytes: &'a [u8]) -> Self {
-        Rows { bytes, form: PhantomData }
-    }
-}
-
-/// A part of a tile's work, for vectors only: the plain tier computes whole spans another way.
-trait Part {
-    fn vectors<V: Vector>(self, w: V::Witness);
-}
-
-struct OnVectors<P>(P);
-
-impl<P: Part> Kernel for OnVectors<P> {
-    type Output = ();
-
-    fn plain(self) {
-        unreachable!("invariant: the plain tier never cuts a span into parts");
-    }
-
-    #[inline(always)]
-    fn vectors<V: Vector>(self, w: V::Witness) {
-        self.0.vectors::<V>(w);
-    }
-}
-
-/// A tile of the queries that read any of its keys, with room for its scores.
-struct Tile<'a> {
-    queries: &'a Queries<'a>,
-    /// Position of its first key.
-    first_key: usize,
-    /// Whether it is the first of its span.
-    first: bool,
-    readers: Range<usize>,
-    /// For each query the scores, then p.
-    weights: &'a mut [[f32; PAGE_POSITIONS]],
-    max: &'a mut [f32],
-    sum: &'a mut [f32],
-    /// Factors of the merge.
-    left: &'a mut [f32],
-    right: &'a mut [f32],
-    partial: PartialsMut<'a>,
-}
-
-impl Tile<'_> {
-    /// Floats for each query in `max`, `sum`, `left` and `right`.
-    const STATS: usize = 4;
-
-    /// Keys of the tile that query `i` reads.
-    #[inline(always)]
-    fn keys(&self, i: usize) -> usize {
-        (self.queries.keys(i) - self.first_key).min(PAGE_POSITIONS)
-    }
-
-    /// Turns the readers' scores into p.
-    #[inline(always)]
-    fn softmax<V: Vector>(&mut self, w: V::Witness) {
-        for i in self.readers.clone() {
-            let count = self.keys(i);
-            (self.max[i], self.sum[i]) = scores::exponentials::<V>(w, &mut self.weights[i], count);
-        }
-    }
-
-    /// Merges largest scores and sums, and leaves the factors for the values.
-    #[inline(always)]
-    fn merge<V: Vector>(&mut self, w: V::Witness) {
-        let readers = || self.readers.clone();
-        let tile = [&self.max[readers()], &self.sum[readers()]];
-        let before = [&mut self.partial.max[readers()], &mut self.partial.sum[readers()]];
-        if self.first {
-            before[0].copy_from_slice(tile[0]);
-            before[1].copy_from_slice(tile[1]);
-        } else {
-            merge_sums::<V>(w, before, tile, [&mut self.left[readers()], &mut self.right[readers()]]);
-        }
-    }
-}
-
-/// Queries that go together: four need 32 registers, two fit in AVX2's sixteen.
-const fn together<V: Vector>() -> usize {
-    if V::LANES == 16 { 4 } else { 2 }
-}
-
-/// A page's keys to columns and its values to f32.
-struct Expand<'a, S> {
-    keys: Rows<'a, S>,
-    values: Rows<'a, S>,
-    columns: &'a mut [f32],
-    expanded: &'a mut [f32],
-}
-
-impl<S: Stored> Part for Expand<'_, S> {
-    #[inline(always)]
-    fn vectors<V: Vector>(self, w: V::Witness) {
-        let (width, count) = (self.columns.len() / PAGE_POSITIONS, self.expanded.len());
-        // SAFETY: `tiles` checked the sizes of the pages; the scratch has a page of floats; widths fit (`tier_for`).
-        unsafe {
-            scores::transpose::<V, S>(w, self.keys.bytes.as_ptr(), width, self.columns.as_mut_ptr());
-            expand::<V, S>(w, self.values.bytes.as_ptr(), count, self.expanded.as_mut_ptr());
-        }
-    }
-}
-
-struct ScoresByRows<'a, 't, S> {
-    tile: &'a mut Tile<'t>,
-    keys: Rows<'a, S>,
-}
-
-impl<S: Stored> Part for ScoresByRows<'_, '_, S> {
-    #[inline(always)]
-    fn vectors<V: Vector>(mut self, w: V::Witness) {
-        let Range { start: mut i, end } = self.tile.readers.clone();
-        while i < end {
-            match (end - i).min(together::<V>()) {
-                1 => self.some::<V, 1>(w, &mut i),
-                2 => self.some::<V, 2>(w, &mut i),
-                3 => self.some::<V, 3>(w, &mut i),
-                _ => self.some::<V, 4>(w, &mut i),
-            }
-        }
-        self.tile.softmax::<V>(w);
-    }
-}
-
-impl<S: Stored> ScoresByRows<'_, '_, S> {
-    #[inline(always)]
-    fn some<V: Vector, const R: usize>(&mut self, w: V::Witness, i: &mut usize) {
-        let tile = &mut *self.tile;
-        let queries = std::array::from_fn(|r| tile.queries.query(*i + r).as_ptr());
-        let keys = self.keys.bytes.as_ptr();
-        let rows = KeyRows::<V, R> { w, queries, keys, width: tile.queries.key_width };
-        let scale = V::splat(w, tile.queries.scale);
-        // The last query of a run reads the most.
-        let count = tile.keys(*i + R - 1);
-        for first in (0..count).step_by(V::LANES) {
-            // SAFETY: `tiles` checked the size of the page, which has whole vectors of keys; `query` made the queries
-            // from slices of the width.
-            let products = unsafe { rows.products::<S>(first) };
-            for r in 0..R {
-                products[r].mul(scale).store(&mut tile.weights[*i + r][first..]);
-            }
-        }
-        *i += R;
-    }
-}
-
-struct ScoresByColumns<'a, 't> {
-    tile: &'a mut Tile<'t>,
-    columns: &'a [f32],
-}
-
-impl Part for ScoresByColumns<'_, '_> {
-    #[inline(always)]
-    fn vectors<V: Vector>(mut self, w: V::Witness) {
-        let Range { start: mut i, end } = self.tile.readers.clone();
-        if V::LANES == 16 {
-            while i + 2 <= end {
-                self.some::<V, 2>(w, &mut i);
-            }
-        }
-        while i < end {
-            self.some::<V, 1>(w, &mut i);
-        }
-        self.tile.softmax::<V>(w);
-    }
-}
-
-impl ScoresByColumns<'_, '_> {
-    #[inline(always)]
-    fn some<V: Vector, const R: usize>(&mut self, w: V::Witness, i: &mut usize) {
-        let tile = &mut *self.tile;
-        let queries = std::array::from_fn(|r| tile.queries.query(*i + r).as_ptr());
-        let columns =
-            KeyColumns::<V, R> { w, queries, columns: self.columns.as_ptr(), width: tile.queries.key_width };
-        let scale = V::splat(w, tile.queries.scale);
-        let count = tile.keys(*i + R - 1);
-        for first in (0..count).step_by(COLUMN_VECTORS * V::LANES) {
-            // SAFETY: `Expand` wrote the columns for all keys of the page; `query` made the queries from slices of the
-            // width.
-            let products = unsafe { columns.products(first) };
-            for r in 0..R {
-                for c in 0..COLUMN_VECTORS {
-                    products[r][c].mul(scale).store(&mut tile.weights[*i + r][first + c * V::LANES..]);
-                }
-            }
-        }
-        *i += R;
-    }
-}
-
-struct AddValues<'a, 't, S> {
-    tile: &'a mut Tile<'t>,
-    values: Rows<'a, S>,
-}
-
-impl<S: Stored> Part for AddValues<'_, '_, S> {
-    #[inline(always)]
-    fn vectors<V: Vector>(mut self, w: V::Witness) {
-        self.tile.merge::<V>(w);
-        let Range { start: mut i, end } = self.tile.readers.clone();
-        while i < end {
-            // Neighbours that read as many keys go together.
-            let count = self.tile.keys(i);
-            let most = end.min(i + together::<V>());
-            match (i..most).take_while(|&next| self.tile.keys(next) == count).count() {
-                1 => self.some::<V, 1>(w, &mut i, count),
-                2 => self.some::<V, 2>(w, &mut i, count),
-                3 => self.some::<V, 3>(w, &mut i, count),
-                _ => self.some::<V, 4>(w, &mut i, count),
-            }
-        }
-    }
-}
-
-impl<S: Stored> AddValues<'_, '_, S> {
-    #[inline(always)]
-    fn some<V: Vector, const R: usize>(&mut self, w: V::Witness, i: &mut usize, count: usize) {
-        let tile = &mut *self.tile;
-        let width = tile.queries.value_width;
-        let factors: [Factors; R] =
-            std::array::from_fn(|r| (!tile.first).then(|| (tile.left[*i + r], tile.right[*i + r])));
-        let weights = tile.weights[*i..*i + R].as_ptr().cast();
-        let acc = tile.partial.acc[*i * width..(*i + R) * width].as_mut_ptr();
-        let values = self.values.bytes.as_ptr();
-        // SAFETY: the slices above hold R queries; `tiles` checked the size of the page, or expanded all of it; `count`
-        // is at most 64; the width fits (`tier_for`).
-        unsafe { Weighted::<V, R> { w, weights, count, values, width, acc }.add::<S>(factors) };
-        *i += R;
-    }
-}
-
-/// Merges `tile` (largest scores, sums) behind `before`, and writes the factors of both sides.
-#[inline(always)]
-fn merge_sums<V: Vector>(
-    w: V::Witness,
-    before: [&mut [f32]; 2],
-    tile: [&[f32]; 2],
-    factors: [&mut [f32]; 2],
-) {
-    let ([max, sum], [left, right]) = (before, factors);
-    for first in (0..max.len()).step_by(V::LANES) {
-        let part = first..max.len().min(first + V::LANES);
-        let (max_a, sum_a) = (V::load_first(w, &max[part.clone()]), V::load_first(w, &sum[part.clone()]));
-        let (max_b, sum_b) =
-            (V::load_first(w, &tile[0][part.clone()]), V::load_first(w, &tile[1][part.clone()]));
-        let larger = max_a.max(max_b);
-        let (factor_a, factor_b) = (exp_v(w, max_a.sub(larger)), exp_v(w, max_b.sub(larger)));
-        larger.store_first(&mut max[part.clone()]);
-        sum_b.fma(factor_b, sum_a.mul(factor_a)).store_first(&mut sum[part.clone()]);
-        factor_a.store_first(&mut left[part.clone()]);
-        factor_b.store_first(&mut right[part]);
-    }
-}
-
-/// Merges span `span` behind the spans in `totals`, for the queries that read it; uses up `spans`.
-fn merge_span(tier: Tier, queries: &Queries<'_>, span: usize, totals: &mut [f32], spans: &mut [f32]) {
-    let readers = queries.first_reader(span * SPAN_TILES * PAGE_POSITIONS)..queries.count();
-    let (totals, spans) = (PartialsMut::new(queries, totals), PartialsMut::new(queries, spans));
-    run(tier_for(tier, queries), MergeSpan { readers, width: queries.value_width, totals, spans });
-}
-
-struct MergeSpan<'a> {
-    readers: Range<usize>,
-    width: usize,
-    totals: PartialsMut<'a>,
-    spans: PartialsMut<'a>,
-}
-
-impl Kernel for MergeSpan<'_> {
-    type Output = ();
-
-    fn plain(mut self) {
-        for i in self.readers.clone() {
-            let (left, right) = (self.totals.get(i, self.width), self.spans.get(i, self.width));
-            self.totals.set(i, &plain::merge(&left, &right));
-        }
-    }
-
-    #[inline(always)]
-    fn vectors<V: Vector>(self, w: V::Witness) {
-        let (width, totals, spans) = (self.width, self.totals, self.spans);
-        for i in self.readers {
-            let (mut left, mut right) = ([0.0], [0.0]);
-            let before = [&mut totals.max[i..=i], &mut totals.sum[i..=i]];
-            merge_sums::<V>(w, before, [&spans.max[i..=i], &spans.sum[i..=i]], [&mut left, &mut right]);
-            let acc = totals.acc[i * width..][..width].chunks_exact_mut(V::LANES);
-            for (acc, right_acc) in acc.zip(spans.acc[i * width..][..width].chunks_exact(V::LANES)) {
-                // SAFETY: the piece has `LANES` values.
-                unsafe { merged(w, acc.as_ptr(), V::load(w, right_acc), Some((left[0], right[0]))) }
-                    .store(acc);
-            }
-        }
-    }
-}
-
-/// Writes acc / sum of each query to its place.
-fn divide(tier: Tier, queries: &Queries<'_>, totals: &mut [f32], first_row: usize, out: &mut Columns<'_>) {
-    let totals = PartialsMut::new(queries, totals);
-    run(tier_for(tier, queries), Divide { queries, totals, first_row, out });
-}
-
-struct Divide<'a, 'out> {
-    queries: &'a Queries<'a>,
-    totals: PartialsMut<'a>,
-    first_row: usize,
-    out: &'a mut Columns<'out>,
-}
-
-impl Kernel for Divide<'_, '_> {
-    type Output = ();
-
-    fn plain(self) {
-        for i in 0..self.queries.count() {
-            let out =
-                self.out.row_mut(self.first_row + i / self.queries.group, self.queries.output_columns(i));
-            self.totals.get(i, self.queries.value_width).finish(out);
-        }
-    }
-
-    #[inline(always)]
-    fn vectors<V: Vector>(self, w: V::Witness) {
-        let width = self.queries.value_width;
-        for i in 0..self.queries.count() {
-            let out =
-                self.out.row_mut(self.first_row + i / self.queries.group, self.queries.output_columns(i));
-            let sum = V::splat(w, self.totals.sum[i]);
-            let acc = self.totals.acc[i * width..][..width].chunks_exact(V::LANES);
-            for (acc, out) in acc.zip(out.chunks_exact_mut(V::LANES)) {
-                V::load(w, acc).div(sum).store(out);
             }
         }
     }
