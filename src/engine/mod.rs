@@ -14,6 +14,7 @@ pub mod handle;
 pub mod options;
 pub mod pipeline;
 mod queue;
+pub mod random;
 pub mod request;
 pub mod sample;
 pub mod schedule;

@@ -73,15 +73,16 @@ impl StageShell {
             None => CloseCause::Ended,
             Some(death) => CloseCause::Failed(death.cause.clone()),
         };
+        // Before the links close: else a neighbour could be the first to tell, and would be taken for the culprit.
+        if let Some(death) = death {
+            tracing::error!(card = %death.card, cause = death.cause, "a stage died");
+            self.tell(CoordinatorEvent::StageDied(death));
+        }
         if let Some(link) = &mut self.input {
             link.close(cause.clone());
         }
         if let Output::Rows { link, .. } = &mut self.output {
             link.close(cause);
-        }
-        if let Some(death) = death {
-            tracing::error!(card = %death.card, cause = death.cause, "a stage died");
-            self.tell(CoordinatorEvent::StageDied(death));
         }
         self.exec
     }
