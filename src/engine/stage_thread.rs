@@ -88,14 +88,9 @@ impl StageShell {
     }
 
     fn drive(&mut self) -> Option<StageDeath> {
-        let mut event = StageEvent::Started;
-        let mut bytes = 0;
+        let mut action = self.machine.step(StageEvent::Started, self.clock.now_ns());
         loop {
-            let action = self.machine.step(event, self.clock.now_ns());
-            if let Some(stamps) = self.machine.take_stamps() {
-                self.timeline.lock().record(&stamps, bytes);
-            }
-            event = match action {
+            let event = match action {
                 StageAction::Pop => self.pop(),
                 StageAction::Copy(copy) => match self.exec.copy_page(copy.from, copy.to) {
                     Ok(()) => StageEvent::Copied,
@@ -109,12 +104,12 @@ impl StageShell {
                     StageEvent::Told
                 }
                 StageAction::HandOff(batch) => {
-                    let (event, handed_bytes) = self.hand_off(&batch);
-                    bytes = handed_bytes;
-                    event
+                    action = self.hand_off_stamped(&batch);
+                    continue;
                 }
                 StageAction::End(death) => return death,
             };
+            action = self.machine.step(event, self.clock.now_ns());
         }
     }
 
@@ -194,6 +189,18 @@ impl StageShell {
             }
             Err(error) => Err(RunFault::Card(error.to_string())),
         })
+    }
+
+    fn hand_off_stamped(&mut self, batch: &Batch) -> StageAction {
+        // Locked until the stamps are in: whoever hears of the batch finds it in the times.
+        let timeline = self.timeline.clone();
+        let mut timeline = timeline.lock();
+        let (event, bytes) = self.hand_off(batch);
+        let action = self.machine.step(event, self.clock.now_ns());
+        if let Some(stamps) = self.machine.take_stamps() {
+            timeline.record(&stamps, bytes);
+        }
+        action
     }
 
     /// The bytes handed on come along.
