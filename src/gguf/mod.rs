@@ -8,6 +8,7 @@ mod consistency;
 mod cursor;
 mod error;
 mod file;
+pub mod formats;
 mod map;
 mod metadata;
 pub mod reader;

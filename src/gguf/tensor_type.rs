@@ -37,12 +37,12 @@ macro_rules! tensor_types {
             }
 
             /// Values in a block (1 for plain types).
-            pub fn block_values(self) -> usize {
+            pub const fn block_values(self) -> usize {
                 match self { $(TensorType::$ty => $values,)* }
             }
 
             /// Bytes of a block.
-            pub fn block_bytes(self) -> usize {
+            pub const fn block_bytes(self) -> usize {
                 match self { $(TensorType::$ty => $bytes,)* }
             }
         }

@@ -11,6 +11,7 @@ pub mod experts;
 pub mod functions;
 pub mod image;
 pub mod norm;
+pub mod product;
 pub mod reduce;
 pub mod rope;
 pub mod route;

@@ -1,0 +1,27 @@
+//! Q4_0: 32 values of four bits around 8, one scale.
+//!
+//! Layout: d f16, 16 bytes of nibbles; byte j holds values j (low) and j + 16 (high).
+//! code = nibble - 8; value = d * code.
+//! Source: gguf section 7.
+
+use super::super::tensor_type::TensorType;
+use super::fields::{f16_at, run};
+use super::{Block, Codes, Image};
+
+/// The layout.
+#[allow(non_camel_case_types, reason = "the format's own name")]
+pub(super) struct Q4_0;
+
+impl Block<{ 2 + 16 }> for Q4_0 {
+    const TYPE: TensorType = TensorType::Q4_0;
+    const IMAGE: Image = Image::A32;
+
+    #[inline]
+    fn codes(block: &[u8; 2 + 16], out: &mut Codes) {
+        out.set_scale(f16_at(block, 0));
+        for (j, q) in run::<16>(block, 2).iter().enumerate() {
+            out.code[j] = (q & 15) as i8 - 8;
+            out.code[j + 16] = (q >> 4) as i8 - 8;
+        }
+    }
+}
