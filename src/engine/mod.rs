@@ -15,6 +15,7 @@ pub mod open;
 pub mod options;
 pub mod pipeline;
 mod queue;
+pub mod random;
 pub mod request;
 pub mod sample;
 pub mod schedule;
