@@ -52,7 +52,9 @@ fn start(stage_count: usize, options: EngineOptions) -> Engine {
 }
 
 fn tokens(count: usize, seed: u64) -> Vec<u32> {
-    (0..count as u64).map(|i| ((i * 7919 + seed * 104_729) * 2_654_435_761 >> 16) as u32 % VOCAB as u32).collect()
+    (0..count as u64)
+        .map(|i| ((i * 7919 + seed * 104_729) * 2_654_435_761 >> 16) as u32 % VOCAB as u32)
+        .collect()
 }
 
 fn request(prompt: usize, tokens_max: usize, seed: u64) -> Request {
@@ -110,7 +112,8 @@ fn text_does_not_depend_on_stages_chunks_windows_links_or_neighbours() {
     let made = |(n, most, seed)| Request { sampling: sampling(seed), ..request(n, most, seed) };
     let expected: Vec<Answer> = requests().map(|r| answer(&made(r), LAYERS, VOCAB, 160)).collect();
     for stage_count in [1, 2, 3, 5] {
-        for (sequences, chunk_rows, window_rows) in [(1, 512, None), (3, 32, None), (10, 9, None), (4, 64, Some(3))]
+        for (sequences, chunk_rows, window_rows) in
+            [(1, 512, None), (3, 32, None), (10, 9, None), (4, 64, Some(3))]
         {
             let link = if stage_count == 3 { LinkKind::Staged } else { LinkKind::Local };
             let options = EngineOptions { sequences, chunk_rows, window_rows, link, ..options(160) };
@@ -203,7 +206,10 @@ fn what_cannot_be_carried_out_is_refused_at_once() {
     let refusals = [
         (request(0, 1, 0), EngineError::EmptyPrompt),
         (request(65, 1, 0), EngineError::PromptTooLong { end: 65, context: 64 }),
-        (Request { first_position: 60, ..request(5, 1, 0) }, EngineError::PromptTooLong { end: 65, context: 64 }),
+        (
+            Request { first_position: 60, ..request(5, 1, 0) },
+            EngineError::PromptTooLong { end: 65, context: 64 },
+        ),
         (
             Request { prompt: vec![50], ..Request::default() },
             EngineError::TokenOutOfRange { token: 50, vocab: 50 },
@@ -271,9 +277,10 @@ fn gated(gated: usize, options: EngineOptions) -> (Engine, Sender<Order>) {
 fn a_dead_stage_ends_all_requests_with_its_cause_and_refuses_new_ones() {
     let failure = CardError::Unsupported { card: CardId(1), what: "the fan stopped".to_owned() };
     for stage in [0, 1] {
-        for (order, cause) in
-            [(Order::Fail(failure.clone()), "card 1: the fan stopped"), (Order::Panic, "panic: the card caught fire")]
-        {
+        for (order, cause) in [
+            (Order::Fail(failure.clone()), "card 1: the fan stopped"),
+            (Order::Panic, "panic: the card caught fire"),
+        ] {
             let (engine, orders) = gated(stage, EngineOptions { sequences: 2, ..options(64) });
             let mut handles: Vec<_> = (0..3).map(|i| engine.submit(request(5, 50, i)).unwrap()).collect();
             for _ in 0..4 {
@@ -300,7 +307,11 @@ fn rows_that_are_not_finite_end_their_request_alone() {
     drop(orders);
     let Finish::Failed(EngineError::Rows { cause }) = hear(&mut bad).finish.unwrap().0 else { panic!() };
     assert!(cause.contains("not finite in norm of layer 2"), "{cause}");
-    check_answer(&hear(&mut good), &answer(&request(5, 10, 2), LAYERS, VOCAB, 64), "after a failed neighbour");
+    check_answer(
+        &hear(&mut good),
+        &answer(&request(5, 10, 2), LAYERS, VOCAB, 64),
+        "after a failed neighbour",
+    );
 }
 
 #[test]
@@ -333,7 +344,11 @@ fn a_slow_consumer_holds_its_own_request_back_only() {
     let engine = start(2, EngineOptions { sequences: 2, ..options(600) });
     let mut slow = engine.submit(request(5, 500, 1)).unwrap();
     let mut fast = engine.submit(request(5, 500, 2)).unwrap();
-    check_answer(&hear(&mut fast), &answer(&request(5, 500, 2), LAYERS, VOCAB, 600), "beside a slow consumer");
+    check_answer(
+        &hear(&mut fast),
+        &answer(&request(5, 500, 2), LAYERS, VOCAB, 600),
+        "beside a slow consumer",
+    );
     check_answer(&hear(&mut slow), &answer(&request(5, 500, 1), LAYERS, VOCAB, 600), "a slow consumer");
 }
 
@@ -344,7 +359,10 @@ fn a_shutdown_ends_what_runs_and_what_waits() {
     engine.shutdown().unwrap();
     for handle in &mut handles {
         let finish = hear(handle).finish.unwrap().0;
-        assert!(matches!(finish, Finish::Failed(EngineError::ShuttingDown) | Finish::TokensMax), "{finish:?}");
+        assert!(
+            matches!(finish, Finish::Failed(EngineError::ShuttingDown) | Finish::TokensMax),
+            "{finish:?}"
+        );
     }
 }
 
@@ -363,7 +381,9 @@ fn stages_that_share_a_turn_or_are_pinned_give_the_same_text() {
     for stage in &stats {
         let t = stage.times;
         assert_eq!((t.batches, t.rows), (stats[0].times.batches, stats[0].times.rows));
-        assert!(t.busy_ns > 0 && t.busy_ns + t.waiting_in_ns + t.waiting_out_ns + t.waiting_turn_ns <= t.span_ns);
+        assert!(
+            t.busy_ns > 0 && t.busy_ns + t.waiting_in_ns + t.waiting_out_ns + t.waiting_turn_ns <= t.span_ns
+        );
         let bytes = if stage.card == CardId(3) { None } else { Some((t.rows * HASH_ROW_VALUES as u64) * 4) };
         assert!(bytes.is_none_or(|b| b == t.handed_bytes));
     }

@@ -98,7 +98,9 @@ fn check_chat(name: &str, oracle: &Value, vocab: &Vocab) -> usize {
         };
         match (template.render(&input), case.get("error")) {
             (Ok(text), None) => assert_eq!(text, case["text"].as_str().unwrap(), "{name}: {case}"),
-            (Err(TextError::TemplateRefused { text }), Some(error)) => assert_eq!(&text, error, "{name}: {case}"),
+            (Err(TextError::TemplateRefused { text }), Some(error)) => {
+                assert_eq!(&text, error, "{name}: {case}")
+            }
             (other, _) => panic!("{name}: {case}: {other:?}"),
         }
     }

@@ -48,11 +48,8 @@ pub fn machines(specs: &[StageSpec], options: &EngineOptions) -> Result<Machines
     if let Some(&StageSpec { card, kv_pages: pages }) = specs.iter().find(|s| s.kv_pages < needed) {
         return Err(EngineError::TooFewPages { card, pages, sequences, context, needed });
     }
-    let place = |stage: usize| StagePlace {
-        stage: StageId(stage as u32),
-        stage_count,
-        card: specs[stage].card,
-    };
+    let place =
+        |stage: usize| StagePlace { stage: StageId(stage as u32), stage_count, card: specs[stage].card };
     let stages = (0..stage_count).map(|s| StageMachine::new(place(s), specs[s].kv_pages)).collect();
     let links = (1..stage_count as u32).map(|to| LinkSpec {
         kind: options.link,

@@ -214,13 +214,7 @@ impl Coordinator {
         self.sequences.iter().flatten().find(|s| s.id == id && !s.has_ended()).map(|s| s.state)
     }
 
-    fn done(
-        &mut self,
-        id: BatchId,
-        mut logits: Vec<f32>,
-        now_ns: u64,
-        actions: &mut Vec<CoordinatorAction>,
-    ) {
+    fn done(&mut self, id: BatchId, mut logits: Vec<f32>, now_ns: u64, actions: &mut Vec<CoordinatorAction>) {
         if matches!(self.standing, Standing::Ended(_)) {
             return;
         }
@@ -259,12 +253,8 @@ impl Coordinator {
             return self.end(part.state, Finish::Failed(error), now_ns, actions);
         }
         let Coordinator { options, sampler, events, .. } = self;
-        let verdict = sequence.absorb(
-            part,
-            &flying.batch,
-            logits,
-            &mut Absorb { options, sampler, events, now_ns },
-        );
+        let verdict =
+            sequence.absorb(part, &flying.batch, logits, &mut Absorb { options, sampler, events, now_ns });
         let id = sequence.id;
         actions.extend(events.drain(..).map(|event| CoordinatorAction::Deliver(id, event)));
         if let Some(length) = verdict.rollback {

@@ -57,7 +57,9 @@ pub enum EngineError {
         range: String,
     },
     /// A card's pages cannot hold what the options promise.
-    #[error("{card}: {pages} K/V pages, {sequences} sequences of {context} positions need {needed}; lower --ctx or --sequences")]
+    #[error(
+        "{card}: {pages} K/V pages, {sequences} sequences of {context} positions need {needed}; lower --ctx or --sequences"
+    )]
     TooFewPages {
         /// Which card.
         card: CardId,

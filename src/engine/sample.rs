@@ -119,11 +119,8 @@ impl Sampler {
             return Err(NotFinite);
         }
         self.adjust(options, history, logits);
-        let token = if options.temperature == 0.0 {
-            argmax(logits)
-        } else {
-            self.draw(options, position, logits)
-        };
+        let token =
+            if options.temperature == 0.0 { argmax(logits) } else { self.draw(options, position, logits) };
         // Backwards: where a token was changed twice, its first value is the model's.
         for &(id, logit) in self.changed.iter().rev() {
             logits[id as usize] = logit;
@@ -313,7 +310,10 @@ mod tests {
     fn sample(options: &SamplingOptions, history: &[u32], position: u32, logits: &[f32]) -> u32 {
         let mut copy = logits.to_vec();
         let token = Sampler::default().sample(options, history, position, &mut copy).unwrap();
-        assert!(copy.iter().zip(logits).all(|(a, b)| a.to_bits() == b.to_bits()), "logits come back unchanged");
+        assert!(
+            copy.iter().zip(logits).all(|(a, b)| a.to_bits() == b.to_bits()),
+            "logits come back unchanged"
+        );
         token
     }
 
@@ -327,7 +327,8 @@ mod tests {
         for id in 0..l.len() {
             let times = recent.iter().filter(|&&t| t as usize == id).count();
             if times > 0 {
-                l[id] = if l[id] > 0.0 { l[id] / options.repeat_penalty } else { l[id] * options.repeat_penalty };
+                l[id] =
+                    if l[id] > 0.0 { l[id] / options.repeat_penalty } else { l[id] * options.repeat_penalty };
                 l[id] -= times as f32 * options.frequency_penalty;
                 l[id] -= options.presence_penalty;
             }
@@ -409,7 +410,11 @@ mod tests {
                             repeat_penalty,
                             presence_penalty,
                             frequency_penalty,
-                            logit_bias: if seed % 5 == 0 { vec![(3, 4.5), (3, 0.25), (9, -9.0)] } else { vec![] },
+                            logit_bias: if seed % 5 == 0 {
+                                vec![(3, 4.5), (3, 0.25), (9, -9.0)]
+                            } else {
+                                vec![]
+                            },
                             seed,
                             ..SamplingOptions::default()
                         };

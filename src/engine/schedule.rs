@@ -106,7 +106,9 @@ mod tests {
         let mut posted = Vec::new();
         while let Some(what) = next(&load) {
             match what {
-                Next::Prompt => (load.prompts_in_flight, load.last) = (load.prompts_in_flight + 1, Phase::Prompt),
+                Next::Prompt => {
+                    (load.prompts_in_flight, load.last) = (load.prompts_in_flight + 1, Phase::Prompt)
+                }
                 Next::Window { sequences } => {
                     (load.windows_in_flight, load.last) = (load.windows_in_flight + 1, Phase::Decode);
                     load.ready -= sequences;

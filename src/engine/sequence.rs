@@ -121,7 +121,12 @@ impl Sequence {
     }
 
     /// Appends the next decode row and at most `guesses_max` guessed rows behind it.
-    pub fn post_decode(&mut self, options: &EngineOptions, guesses_max: usize, rows: &mut Vec<BatchRow>) -> Part {
+    pub fn post_decode(
+        &mut self,
+        options: &EngineOptions,
+        guesses_max: usize,
+        rows: &mut Vec<BatchRow>,
+    ) -> Part {
         let index = self.posted;
         let position = self.request.first_position as usize + index;
         // A guess is worth a row only where its verdict can become a token inside context and request.

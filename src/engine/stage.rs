@@ -254,8 +254,10 @@ impl StageMachine {
 
     /// Gets pages for the rows, state by state; goes on to the input when all have theirs.
     fn page_rows(&mut self) -> StageAction {
-        let current = self.current.as_mut().expect("invariant: pages are given to the rows of a popped batch");
-        while let Some((state, position, rows)) = run_of_one_state(&current.batch.rows[current.paged_rows..]) {
+        let current =
+            self.current.as_mut().expect("invariant: pages are given to the rows of a popped batch");
+        while let Some((state, position, rows)) = run_of_one_state(&current.batch.rows[current.paged_rows..])
+        {
             current.paged_rows += rows;
             match self.pages.append(state, position, rows) {
                 Ok(None) => {}
@@ -271,7 +273,11 @@ impl StageMachine {
     }
 
     fn batch(&self) -> Arc<Batch> {
-        self.current.as_ref().expect("invariant: only a popped batch is taken, run and handed off").batch.clone()
+        self.current
+            .as_ref()
+            .expect("invariant: only a popped batch is taken, run and handed off")
+            .batch
+            .clone()
     }
 
     fn die(&mut self, cause: String) -> StageAction {

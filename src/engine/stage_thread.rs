@@ -129,8 +129,7 @@ impl StageShell {
 
     fn take(&mut self, batch: BatchId) -> StageEvent {
         // The stage before has the batch, or gets it next; the one before that may have it, and so on.
-        let wait =
-            Wait::within(self.batch_limit * self.machine.place().stage.0, self.patience, &self.cancel);
+        let wait = Wait::within(self.batch_limit * self.machine.place().stage.0, self.patience, &self.cancel);
         match self.input.as_mut().map(|link| link.take(batch, &wait).map(|_| ())) {
             Some(taken) => of_link(taken, StageEvent::Taken),
             None => StageEvent::Failed("rows were asked for where none arrive".to_owned()),
@@ -176,7 +175,9 @@ impl StageShell {
             Ok(turn) => turn,
             Err(WaitEnded::Cancelled) => return StageEvent::Cancelled,
             Err(WaitEnded::Deadline) => {
-                return StageEvent::Failed("another card kept the compute threads past the deadline".to_owned());
+                return StageEvent::Failed(
+                    "another card kept the compute threads past the deadline".to_owned(),
+                );
             }
         };
         let start_ns = self.clock.now_ns();

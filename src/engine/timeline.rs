@@ -88,7 +88,8 @@ impl StageTimeline {
 
     /// Adds a batch that handed on `bytes`.
     pub fn record(&mut self, stamps: &BatchStamps, bytes: u64) {
-        let BatchStamps { asked_ns, popped_ns, input_ns, place_ns, start_ns, end_ns, posted_ns, .. } = *stamps;
+        let BatchStamps { asked_ns, popped_ns, input_ns, place_ns, start_ns, end_ns, posted_ns, .. } =
+            *stamps;
         let times = &mut self.times;
         times.batches += 1;
         times.rows += stamps.rows as u64;

@@ -85,9 +85,7 @@ impl ChatTemplate {
     fn parse(source: &str) -> Result<ChatTemplate, TextError> {
         let syntax = |e: minijinja::Error| TextError::TemplateSyntax { message: message_of(&e) };
         let mut environment = environment().map_err(syntax)?;
-        environment
-            .add_template_owned(NAME, generation::without_generation_marks(source))
-            .map_err(syntax)?;
+        environment.add_template_owned(NAME, generation::without_generation_marks(source)).map_err(syntax)?;
         let mut template = ChatTemplate { environment, content: ContentForm::Both };
         template.content = template.find_content_form();
         Ok(template)
@@ -170,7 +168,8 @@ impl ChatTemplate {
 fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, TextError> + Send) -> Result<T, TextError> {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
-        let thread = builder.spawn_scoped(scope, work).map_err(|error| TextError::TemplateThread { error })?;
+        let thread =
+            builder.spawn_scoped(scope, work).map_err(|error| TextError::TemplateThread { error })?;
         let panicked = || TextError::TemplateRender { message: "the template engine panicked".into() };
         thread.join().unwrap_or_else(|_| Err(panicked()))
     })

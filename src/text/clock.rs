@@ -7,7 +7,17 @@
 use std::fmt::Write;
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
@@ -165,14 +175,33 @@ mod tests {
     /// Expected texts are those of Python's `datetime.strftime` in UTC.
     #[test]
     fn dates_are_written_as_python_writes_them() {
-        let all = "%Y-%m-%d %H:%M:%S|%d %b %Y|%A, %B %d|%a|%j|%y|%I %p|%U %W %V %G %u %w|%c|%x %X|%e|%-d %-m|%%";
+        let all =
+            "%Y-%m-%d %H:%M:%S|%d %b %Y|%A, %B %d|%a|%j|%y|%I %p|%U %W %V %G %u %w|%c|%x %X|%e|%-d %-m|%%";
         let cases = [
-            (0, "1970-01-01 00:00:00|01 Jan 1970|Thursday, January 01|Thu|001|70|12 AM|00 00 01 1970 4 4|Thu Jan  1 00:00:00 1970|01/01/70 00:00:00| 1|1 1|%"),
-            (951_782_399, "2000-02-28 23:59:59|28 Feb 2000|Monday, February 28|Mon|059|00|11 PM|09 09 09 2000 1 1|Mon Feb 28 23:59:59 2000|02/28/00 23:59:59|28|28 2|%"),
-            (951_782_400, "2000-02-29 00:00:00|29 Feb 2000|Tuesday, February 29|Tue|060|00|12 AM|09 09 09 2000 2 2|Tue Feb 29 00:00:00 2000|02/29/00 00:00:00|29|29 2|%"),
-            (1_735_646_400, "2024-12-31 12:00:00|31 Dec 2024|Tuesday, December 31|Tue|366|24|12 PM|52 53 01 2025 2 2|Tue Dec 31 12:00:00 2024|12/31/24 12:00:00|31|31 12|%"),
-            (1_609_459_200, "2021-01-01 00:00:00|01 Jan 2021|Friday, January 01|Fri|001|21|12 AM|00 00 53 2020 5 5|Fri Jan  1 00:00:00 2021|01/01/21 00:00:00| 1|1 1|%"),
-            (-1, "1969-12-31 23:59:59|31 Dec 1969|Wednesday, December 31|Wed|365|69|11 PM|52 52 01 1970 3 3|Wed Dec 31 23:59:59 1969|12/31/69 23:59:59|31|31 12|%"),
+            (
+                0,
+                "1970-01-01 00:00:00|01 Jan 1970|Thursday, January 01|Thu|001|70|12 AM|00 00 01 1970 4 4|Thu Jan  1 00:00:00 1970|01/01/70 00:00:00| 1|1 1|%",
+            ),
+            (
+                951_782_399,
+                "2000-02-28 23:59:59|28 Feb 2000|Monday, February 28|Mon|059|00|11 PM|09 09 09 2000 1 1|Mon Feb 28 23:59:59 2000|02/28/00 23:59:59|28|28 2|%",
+            ),
+            (
+                951_782_400,
+                "2000-02-29 00:00:00|29 Feb 2000|Tuesday, February 29|Tue|060|00|12 AM|09 09 09 2000 2 2|Tue Feb 29 00:00:00 2000|02/29/00 00:00:00|29|29 2|%",
+            ),
+            (
+                1_735_646_400,
+                "2024-12-31 12:00:00|31 Dec 2024|Tuesday, December 31|Tue|366|24|12 PM|52 53 01 2025 2 2|Tue Dec 31 12:00:00 2024|12/31/24 12:00:00|31|31 12|%",
+            ),
+            (
+                1_609_459_200,
+                "2021-01-01 00:00:00|01 Jan 2021|Friday, January 01|Fri|001|21|12 AM|00 00 53 2020 5 5|Fri Jan  1 00:00:00 2021|01/01/21 00:00:00| 1|1 1|%",
+            ),
+            (
+                -1,
+                "1969-12-31 23:59:59|31 Dec 1969|Wednesday, December 31|Wed|365|69|11 PM|52 52 01 1970 3 3|Wed Dec 31 23:59:59 1969|12/31/69 23:59:59|31|31 12|%",
+            ),
         ];
         for (unix_s, expected) in cases {
             assert_eq!(strftime(all, unix_s), expected, "{unix_s}");

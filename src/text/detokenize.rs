@@ -179,7 +179,10 @@ mod tests {
         let vocab = bytes_vocab();
         let hidden = |id| vocab.token_bytes(id, SpecialText::Hidden).unwrap();
         let shown = |id| vocab.token_bytes(id, SpecialText::Shown).unwrap();
-        assert_eq!([hidden(256), hidden(257), hidden(258), hidden(259)], [&b""[..], b"", "<ü>".as_bytes(), b""]);
+        assert_eq!(
+            [hidden(256), hidden(257), hidden(258), hidden(259)],
+            [&b""[..], b"", "<ü>".as_bytes(), b""]
+        );
         assert_eq!([shown(256), shown(257), shown(259)], ["<|é|>".as_bytes(), b"<unk>", b""]);
         assert_eq!(hidden(260), "日本".as_bytes());
         let text = vocab.token_bytes(261, SpecialText::Shown).unwrap_err().to_string();

@@ -18,7 +18,9 @@ pub enum TextError {
         key: &'static str,
     },
     /// A kind of tokenizer that is not built in.
-    #[error("tokenizer.ggml.model is {model:?}, supported is \"gpt2\" (byte-level BPE); use a model of that kind")]
+    #[error(
+        "tokenizer.ggml.model is {model:?}, supported is \"gpt2\" (byte-level BPE); use a model of that kind"
+    )]
     Model {
         /// As in the file.
         model: String,
@@ -42,7 +44,9 @@ pub enum TextError {
         expected: usize,
     },
     /// An array without any token, or with more than ids can count.
-    #[error("tokenizer.ggml.tokens has {tokens} tokens, 1 to 2147483647 are possible; convert the model again")]
+    #[error(
+        "tokenizer.ggml.tokens has {tokens} tokens, 1 to 2147483647 are possible; convert the model again"
+    )]
     VocabSize {
         /// Its entries.
         tokens: usize,
@@ -76,7 +80,9 @@ pub enum TextError {
         tokens: usize,
     },
     /// A merge without two parts.
-    #[error("tokenizer.ggml.merges[{index}] is {text:?}, expected two parts with a blank between; convert the model again")]
+    #[error(
+        "tokenizer.ggml.merges[{index}] is {text:?}, expected two parts with a blank between; convert the model again"
+    )]
     Merge {
         /// Which.
         index: usize,
@@ -90,7 +96,9 @@ pub enum TextError {
         message: String,
     },
     /// A byte that the vocabulary cannot write.
-    #[error("the vocabulary has no token for byte {byte:#04x} of the text; leave that character out, or convert the model again")]
+    #[error(
+        "the vocabulary has no token for byte {byte:#04x} of the text; leave that character out, or convert the model again"
+    )]
     Unencodable {
         /// Which.
         byte: u8,
@@ -104,7 +112,9 @@ pub enum TextError {
         tokens: usize,
     },
     /// A chat template far longer than any real one.
-    #[error("the chat template has {bytes} B, at most {bytes_max} are read; give a plain prompt, or correct the template")]
+    #[error(
+        "the chat template has {bytes} B, at most {bytes_max} are read; give a plain prompt, or correct the template"
+    )]
     TemplateSize {
         /// Its length.
         bytes: usize,
@@ -112,7 +122,9 @@ pub enum TextError {
         bytes_max: usize,
     },
     /// The system gave no thread to render on.
-    #[error("cannot start a thread for the chat template: {error}; free memory, or raise the limit on threads")]
+    #[error(
+        "cannot start a thread for the chat template: {error}; free memory, or raise the limit on threads"
+    )]
     TemplateThread {
         /// What the system said.
         error: std::io::Error,
@@ -136,13 +148,17 @@ pub enum TextError {
         message: String,
     },
     /// A chat template that ran longer than any real one, or nests deeper.
-    #[error("the chat template did not end within {fuel} units of work; send fewer messages, or correct the template")]
+    #[error(
+        "the chat template did not end within {fuel} units of work; send fewer messages, or correct the template"
+    )]
     TemplateWork {
         /// The bound.
         fuel: u64,
     },
     /// A content part other than text, for a template that takes strings.
-    #[error("message {index} has a content part of type {kind:?}, this model's template takes text only; leave it out")]
+    #[error(
+        "message {index} has a content part of type {kind:?}, this model's template takes text only; leave it out"
+    )]
     ContentPart {
         /// Which message, from 0.
         index: usize,

@@ -89,7 +89,10 @@ mod tests {
             ("{# {% generation %} #}{% generation %}", "{# {% generation %} #}{% if true %}"),
             ("{{ '{% generation %}' }}", "{{ '{% generation %}' }}"),
             ("{% set x = \"%}{% generation %}\\\"\" %}", "{% set x = \"%}{% generation %}\\\"\" %}"),
-            ("{% raw %}{% generation %}{% endraw %}{% generation %}", "{% raw %}{% generation %}{% endraw %}{% if true %}"),
+            (
+                "{% raw %}{% generation %}{% endraw %}{% generation %}",
+                "{% raw %}{% generation %}{% endraw %}{% if true %}",
+            ),
             ("{% generation_x %}{% if generation %}", "{% generation_x %}{% if generation %}"),
             ("{ {% generation", "{ {% generation"),
             ("{{ \"é", "{{ \"é"),

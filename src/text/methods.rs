@@ -166,7 +166,8 @@ fn padding(state: &State, s: &str, width: usize) -> Result<usize, Error> {
 fn split(state: &State, s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (separator, limit, options): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;
     let separator = separator.or(options.get("sep")?).filter(|v| !v.is_none());
-    let limit = limit.or(options.get("maxsplit")?).and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+    let limit =
+        limit.or(options.get("maxsplit")?).and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
     options.assert_all_used()?;
     let reverse = method == "rsplit";
     let mut parts: Vec<&str> = match &separator {
@@ -192,7 +193,8 @@ fn split_blanks(s: &str, limit: usize, reverse: bool) -> Vec<&str> {
     while !rest.is_empty() {
         let cut = if reverse { rest.rfind(is_space) } else { rest.find(is_space) };
         let Some(at) = cut.filter(|_| parts.len() < limit) else {
-            let last = if reverse { rest.trim_start_matches(is_space) } else { rest.trim_end_matches(is_space) };
+            let last =
+                if reverse { rest.trim_start_matches(is_space) } else { rest.trim_end_matches(is_space) };
             // A rest that the limit left whole keeps the blanks on its far side.
             parts.push(if cut.is_none() { last } else { rest });
             break;
@@ -211,7 +213,10 @@ fn split_blanks(s: &str, limit: usize, reverse: bool) -> Vec<&str> {
 
 fn lines(s: &str, keep: bool) -> Vec<&str> {
     let ends = |c: char| {
-        matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+        matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
     };
     let (mut out, mut rest) = (Vec::new(), s);
     while !rest.is_empty() {

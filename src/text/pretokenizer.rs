@@ -79,12 +79,9 @@ impl PreTokenizer {
         let plain = |pattern| Rule::new(pattern, Whitespace::Stays);
         let gpt2 = || Rule::new(GPT2, Whitespace::Yields);
         match self {
-            PreTokenizer::Default => vec![
-                plain(r"[\p{P}\$\+<=>\^~\|]+"),
-                gpt2(),
-                plain(r"\p{N}+"),
-                plain("[0-9][0-9][0-9]"),
-            ],
+            PreTokenizer::Default => {
+                vec![plain(r"[\p{P}\$\+<=>\^~\|]+"), gpt2(), plain(r"\p{N}+"), plain("[0-9][0-9][0-9]")]
+            }
             PreTokenizer::Gpt2 => vec![gpt2()],
             PreTokenizer::SmolLm => vec![plain(r"\p{N}"), gpt2()],
             PreTokenizer::Llama3 => vec![newer(r"\p{L}", r"\p{N}{1,3}", r"\p{L}\p{N}")],
@@ -150,11 +147,7 @@ impl Splitter {
 }
 
 /// The first rule cuts `text`; every match and every stretch between goes to the rules behind it.
-fn split<E>(
-    rules: &[Rule],
-    text: &str,
-    each: &mut impl FnMut(&str) -> Result<(), E>,
-) -> Result<(), E> {
+fn split<E>(rules: &[Rule], text: &str, each: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     let Some((rule, rest)) = rules.split_first() else {
         return if text.is_empty() { Ok(()) } else { each(text) };
     };
@@ -175,8 +168,8 @@ mod tests {
     use proptest::prelude::{Strategy, any, prop, prop_oneof};
     use proptest::strategy::Just;
     use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
     use tokenizers::tokenizer::normalizer::SplitDelimiterBehavior;
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
 
     const ALL: [PreTokenizer; 6] = [
         PreTokenizer::Default,
@@ -196,15 +189,10 @@ mod tests {
         match pre {
             PreTokenizer::Gpt2 => vec![gpt2.into()],
             PreTokenizer::SmolLm => vec![r"\p{N}".into(), gpt2.into()],
-            PreTokenizer::Default => vec![
-                r"[\p{P}\$\+<=>\^~\|]+".into(),
-                gpt2.into(),
-                r"\p{N}+".into(),
-                "[0-9][0-9][0-9]".into(),
-            ],
-            PreTokenizer::Llama3 => {
-                newer(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*")
+            PreTokenizer::Default => {
+                vec![r"[\p{P}\$\+<=>\^~\|]+".into(), gpt2.into(), r"\p{N}+".into(), "[0-9][0-9][0-9]".into()]
             }
+            PreTokenizer::Llama3 => newer(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"),
             PreTokenizer::Qwen2 => newer(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"),
             PreTokenizer::Qwen35 => {
                 newer(r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*")
@@ -238,11 +226,39 @@ mod tests {
     #[test]
     fn every_pretokenizer_cuts_as_the_specified_patterns_do() {
         let fragments = prop_oneof![
-            Just(" "), Just("  "), Just("\n"), Just("\r\n"), Just("\t"), Just("\u{a0}"), Just("\u{3000}"),
-            Just("\u{85}"), Just("\u{2028}"), Just("a"), Just("Wort"), Just("é"), Just("e\u{301}"),
-            Just("\u{94d}"), Just("你好"), Just("1"), Just("2345"), Just("٣"), Just("½"), Just("Ⅷ"), Just("'s"),
-            Just("'LL"), Just("'ſ"), Just("'"), Just("!"), Just("..."), Just("$+<=>^~|"), Just("€"), Just("😀"),
-            Just("\u{200d}"), Just("\0"), Just("\u{7f}"), Just("_"),
+            Just(" "),
+            Just("  "),
+            Just("\n"),
+            Just("\r\n"),
+            Just("\t"),
+            Just("\u{a0}"),
+            Just("\u{3000}"),
+            Just("\u{85}"),
+            Just("\u{2028}"),
+            Just("a"),
+            Just("Wort"),
+            Just("é"),
+            Just("e\u{301}"),
+            Just("\u{94d}"),
+            Just("你好"),
+            Just("1"),
+            Just("2345"),
+            Just("٣"),
+            Just("½"),
+            Just("Ⅷ"),
+            Just("'s"),
+            Just("'LL"),
+            Just("'ſ"),
+            Just("'"),
+            Just("!"),
+            Just("..."),
+            Just("$+<=>^~|"),
+            Just("€"),
+            Just("😀"),
+            Just("\u{200d}"),
+            Just("\0"),
+            Just("\u{7f}"),
+            Just("_"),
         ];
         let text = prop_oneof![
             prop::collection::vec(fragments, 0..24).prop_map(|parts| parts.concat()),
@@ -256,7 +272,12 @@ mod tests {
         );
         let result = runner.run(&text, |text| {
             for (pre, splitter, splits) in &both {
-                proptest::prop_assert_eq!(pieces(splitter, &text), library_pieces(splits, &text), "{:?}", pre);
+                proptest::prop_assert_eq!(
+                    pieces(splitter, &text),
+                    library_pieces(splits, &text),
+                    "{:?}",
+                    pre
+                );
             }
             Ok(())
         });

@@ -109,7 +109,11 @@ mod tests {
             let single: Vec<String> = text.chars().map(String::from).collect();
             let single: Vec<&str> = single.iter().map(String::as_str).collect();
             let (cut, cut_rest, cut_stopped) = run(&stops, &single);
-            assert_eq!((whole.concat() + &rest, stopped), (cut.concat() + &cut_rest, cut_stopped), "{text:?}");
+            assert_eq!(
+                (whole.concat() + &rest, stopped),
+                (cut.concat() + &cut_rest, cut_stopped),
+                "{text:?}"
+            );
         }
     }
 

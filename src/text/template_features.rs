@@ -15,13 +15,21 @@ fn input(variables: &Json) -> ChatInput {
     let mut variables = variables.as_object().unwrap().clone();
     let mut list = |name: &str| variables.shift_remove(name).map(|v| v.as_array().unwrap().clone());
     let (messages, tools) = (list("messages").unwrap_or_default(), list("tools"));
-    let mut text = |name: &str| {
-        variables.shift_remove(name).map_or(String::new(), |v| v.as_str().unwrap().to_owned())
-    };
+    let mut text =
+        |name: &str| variables.shift_remove(name).map_or(String::new(), |v| v.as_str().unwrap().to_owned());
     let (bos_token, eos_token) = (text("bos_token"), text("eos_token"));
     let add_generation_prompt = variables.shift_remove("add_generation_prompt") == Some(Json::Bool(true));
     let now_unix_s = NOW_UNIX_S;
-    ChatInput { messages, tools, add_generation_prompt, bos_token, eos_token, variables, now_unix_s, ..Default::default() }
+    ChatInput {
+        messages,
+        tools,
+        add_generation_prompt,
+        bos_token,
+        eos_token,
+        variables,
+        now_unix_s,
+        ..Default::default()
+    }
 }
 
 fn render(source: &str, input: &ChatInput) -> Result<String, TextError> {
@@ -110,7 +118,8 @@ fn an_error_is_one_line_with_the_place() {
 
 #[test]
 fn a_hostile_template_ends_with_an_error() {
-    let doubling = "{% set ns = namespace(x=['a']) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
+    let doubling =
+        "{% set ns = namespace(x=['a']) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
     let deep = "{% set ns = namespace(x=[]) %}{% for i in range(900) %}{% set ns.x = [ns.x] %}{% endfor %}";
     let sources = [
         "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}".to_owned(),
@@ -191,9 +200,12 @@ fn values_nested_as_deep_as_work_allows_do_no_harm() {
         // Text or an error, but an end.
         let result = render(&source, &ChatInput::default());
         let end = &source[source.len().saturating_sub(40)..];
-        println!("{end}: {}", match result {
-            Ok(text) => format!("{} bytes", text.len()),
-            Err(error) => error.to_string().chars().take(150).collect(),
-        });
+        println!(
+            "{end}: {}",
+            match result {
+                Ok(text) => format!("{} bytes", text.len()),
+                Err(error) => error.to_string().chars().take(150).collect(),
+            }
+        );
     }
 }

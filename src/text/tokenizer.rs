@@ -78,10 +78,13 @@ impl Tokenizer {
             .map(|c| ids.get(c.encode_utf8(&mut [0; 4]) as &str).copied())
             .map(|id| id.filter(|&id| (id as usize) < vocab.tokens.len()));
         // The library's cache lives in the thread and outlasts the tokenizer, so it stays off.
-        let bpe = BPE::builder().vocab_and_merges(ids, merges).cache_capacity(0).build().map_err(bpe_error)?;
+        let bpe =
+            BPE::builder().vocab_and_merges(ids, merges).cache_capacity(0).build().map_err(bpe_error)?;
         let of_types = |wanted: fn(TokenType) -> bool| {
             let rows = vocab.tokens.iter().zip(&vocab.types).zip(0u32..);
-            SpecialTokens::new(rows.filter(move |((_, ty), _)| wanted(**ty)).map(|((t, _), id)| (t.as_str(), id)))
+            SpecialTokens::new(
+                rows.filter(move |((_, ty), _)| wanted(**ty)).map(|((t, _), id)| (t.as_str(), id)),
+            )
         };
         Ok(Tokenizer {
             bpe,
@@ -209,7 +212,8 @@ mod tests {
 
     #[test]
     fn bos_is_not_added_twice_where_the_text_brings_it() {
-        let mut v = vocab(PreTokenizer::Llama3, &[("<s>", TokenType::Control), ("</s>", TokenType::Control)], &[]);
+        let mut v =
+            vocab(PreTokenizer::Llama3, &[("<s>", TokenType::Control), ("</s>", TokenType::Control)], &[]);
         (v.bos, v.eos, v.add_bos, v.add_eos) = (Some(256), Some(257), true, true);
         let t = Tokenizer::new(&v).unwrap();
         let ids = |text, parse, add| t.encode(text, parse, add).unwrap();
@@ -224,7 +228,8 @@ mod tests {
 
     #[test]
     fn a_merge_that_makes_no_token_falls_back_to_single_bytes() {
-        let v = vocab(PreTokenizer::Gpt2, &[("ab", TokenType::Normal)], &[("a", "b"), ("ab", "c"), ("c", "d")]);
+        let v =
+            vocab(PreTokenizer::Gpt2, &[("ab", TokenType::Normal)], &[("a", "b"), ("ab", "c"), ("c", "d")]);
         assert_eq!(encode(&v, "ab", ParseSpecial::AsText), [256]);
         assert_eq!(encode(&v, "abc", ParseSpecial::AsText), [97, 98, 99]);
         assert_eq!(encode(&v, "abcd", ParseSpecial::AsText), [97, 98, 99, 100]);

@@ -136,8 +136,7 @@ impl Vocab {
             required_range(meta, "tokenizer.ggml.eos_token_id", tokens.len())?,
         );
         let optional = |key| optional_id(meta, key, tokens.len());
-        let (eot, eom) =
-            (optional("tokenizer.ggml.eot_token_id")?, optional("tokenizer.ggml.eom_token_id")?);
+        let (eot, eom) = (optional("tokenizer.ggml.eot_token_id")?, optional("tokenizer.ggml.eom_token_id")?);
 
         let mut end_of_generation: BTreeSet<u32> = [eos, eot, eom].into_iter().flatten().collect();
         let mut by_text: Vec<u32> = END_TEXTS.iter().filter_map(|text| ids.get(text).copied()).collect();
@@ -311,7 +310,8 @@ mod tests {
 
     #[test]
     fn a_token_that_ends_generation_by_its_text_becomes_a_control_token() {
-        let vocab = read(&[("tokenizer.ggml.token_type", Some(Value::I32s(vec![1, 1, 1, 1, 4, 3])))]).unwrap();
+        let vocab =
+            read(&[("tokenizer.ggml.token_type", Some(Value::I32s(vec![1, 1, 1, 1, 4, 3])))]).unwrap();
         assert_eq!(vocab.types[3..], [TokenType::Control, TokenType::Control, TokenType::Control]);
     }
 
@@ -339,7 +339,10 @@ mod tests {
         let text = refusal(&[("tokenizer.ggml.model", Some(Value::String("llama".into())))]);
         assert!(text.contains("\"llama\"") && text.contains("\"gpt2\""), "{text}");
         let text = refusal(&[("tokenizer.ggml.pre", Some(Value::String("tekken".into())))]);
-        assert!(text.contains("\"tekken\"") && text.contains("qwen2") && text.contains("llama-bpe"), "{text}");
+        assert!(
+            text.contains("\"tekken\"") && text.contains("qwen2") && text.contains("llama-bpe"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -71,7 +71,10 @@ impl<'a> ColumnsMut<'a> {
         let whole = ColumnsMut::cut(data, stride, None, 1, Cut::Tiles);
         let one = |(span, parts): &(Range<usize>, usize)| {
             assert!(
-                free <= span.start && span.start <= span.end && span.end <= stride && (1..=PARTS_MAX).contains(parts),
+                free <= span.start
+                    && span.start <= span.end
+                    && span.end <= stride
+                    && (1..=PARTS_MAX).contains(parts),
                 "columns: span {span:?} of rows of {stride} values, free from {free}, in {parts} parts"
             );
             free = span.end;
@@ -91,7 +94,12 @@ impl<'a> ColumnsMut<'a> {
     ///
     /// # Panics
     /// As [`ColumnsMut::banded`]; and if `edges` fall or end behind the row.
-    pub fn banded_at(data: &'a mut [f32], width: usize, starts: &'a [usize], edges: &'a [usize]) -> ColumnsMut<'a> {
+    pub fn banded_at(
+        data: &'a mut [f32],
+        width: usize,
+        starts: &'a [usize],
+        edges: &'a [usize],
+    ) -> ColumnsMut<'a> {
         assert!(edges.is_sorted() && edges.last().is_some_and(|&e| e <= width), "columns: edges {edges:?}");
         ColumnsMut::cut(data, width, Some(starts), edges.len() - 1, Cut::Edges(edges))
     }
@@ -216,7 +224,9 @@ impl Columns<'_> {
         );
         // SAFETY: the place lies in this part (asserted), the part in the matrix (`claim_in`), no other part overlaps
         // it (claimed once), and the matrix is borrowed for `'a`, which outlives `self`.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(row * self.stride + columns.start), columns.len()) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.data.add(row * self.stride + columns.start), columns.len())
+        }
     }
 }
 
@@ -226,7 +236,8 @@ mod tests {
 
     #[test]
     fn parts_of_all_bands_cover_every_value_once() {
-        for (width, parts, starts) in [(1, 1, vec![0, 2]), (40, 2, vec![0, 1, 1, 4]), (100, 9, vec![0, 3, 5])] {
+        for (width, parts, starts) in [(1, 1, vec![0, 2]), (40, 2, vec![0, 1, 1, 4]), (100, 9, vec![0, 3, 5])]
+        {
             let rows = starts[starts.len() - 1];
             let mut data = vec![0.0; rows * width];
             let matrix = ColumnsMut::banded(&mut data, width, &starts, parts);

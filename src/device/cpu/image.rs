@@ -25,7 +25,11 @@ impl ImageShape {
     /// If `cols` is no multiple of the values that share a scale.
     pub fn new(kind: ImageKind, cols: usize) -> ImageShape {
         let shape = ImageShape { kind, cols };
-        assert_eq!(cols % shape.scale_values(), 0, "image: {cols} columns do not divide into scales of {kind:?}");
+        assert_eq!(
+            cols % shape.scale_values(),
+            0,
+            "image: {cols} columns do not divide into scales of {kind:?}"
+        );
         shape
     }
 

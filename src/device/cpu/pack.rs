@@ -340,7 +340,8 @@ mod tests {
 
     #[test]
     fn fields_of_packed_types_cover_their_blocks_and_tiles_cost_no_extra_bytes() {
-        let packed: Vec<_> = TensorType::ALL.iter().filter(|&&ty| Layout::of(ty) == Layout::Lanes16).collect();
+        let packed: Vec<_> =
+            TensorType::ALL.iter().filter(|&&ty| Layout::of(ty) == Layout::Lanes16).collect();
         assert!(packed.contains(&&TensorType::Q4_0) && packed.contains(&&TensorType::Q6_K));
         for &ty in packed {
             let bytes: usize = fields(ty).unwrap().iter().map(|field| field.bytes()).sum();

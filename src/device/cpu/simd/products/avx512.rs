@@ -8,9 +8,9 @@
 
 use std::arch::x86_64::*;
 
+use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Super};
 use super::{Place, Sums};
 use crate::device::cpu::simd::tier::Avx512;
-use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Super};
 
 /// A group in steps of 32 columns.
 pub trait Steps: Copy {
@@ -301,7 +301,12 @@ impl<const RUNS: usize, const MINIMA: bool> Supers for PanelSuper<'_, RUNS, MINI
         // SAFETY: the features are the caller's; the panel has 64 aligned vectors, 64 / RUNS a run.
         unsafe {
             let vector = self.block.codes.as_ptr().cast::<__m512i>().add(64 / RUNS * u + w);
-            [_mm512_load_si512(vector), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()]
+            [
+                _mm512_load_si512(vector),
+                _mm512_setzero_si512(),
+                _mm512_setzero_si512(),
+                _mm512_setzero_si512(),
+            ]
         }
     }
 

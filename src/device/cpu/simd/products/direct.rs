@@ -280,7 +280,8 @@ impl Supers for Packed<Q6K> {
         let word = 4 * (u & 1) + w;
         // SAFETY: the caller's; fields as in `pack.rs`.
         unsafe {
-            let (a, b) = (self.0.add(64 * (16 * (u >> 1) + word)), self.0.add(2048 + 64 * (8 * (u >> 1) + word)));
+            let (a, b) =
+                (self.0.add(64 * (16 * (u >> 1) + word)), self.0.add(2048 + 64 * (8 * (u >> 1) + word)));
             let (a, b, upper) = (load(a), load(a.add(512)), load(b));
             let nibble = _mm512_set1_epi8(15);
             // Selects the low four bits of the first, the others of the second, and keeps six.
@@ -507,7 +508,8 @@ impl Supers for Packed<Iq4Xs> {
             let upper = _mm256_loadu_si256(self.0.add(32).cast());
             for run in 0..8 {
                 let lower = _mm_loadu_si128(self.0.add(64 + 16 * (run / 2)).cast());
-                let lower = _mm256_srl_epi16(_mm256_cvtepu8_epi16(lower), _mm_cvtsi32_si128(4 * (run as i32 & 1)));
+                let lower =
+                    _mm256_srl_epi16(_mm256_cvtepu8_epi16(lower), _mm_cvtsi32_si128(4 * (run as i32 & 1)));
                 let two = _mm256_srl_epi16(upper, _mm_cvtsi32_si128(2 * run as i32));
                 let two = _mm256_slli_epi16::<4>(_mm256_and_si256(two, _mm256_set1_epi16(3)));
                 let six = _mm256_or_si256(_mm256_and_si256(lower, _mm256_set1_epi16(15)), two);
@@ -620,7 +622,9 @@ macro_rules! by_format {
 /// Unpacks a group to a panel.
 pub fn unpack(_: Avx512, ty: TensorType, bytes: &[u8], panel: &mut Panel) {
     // SAFETY: the witness says that this CPU has the features; the bytes are whole blocks of the type.
-    unsafe { by_format!(ty, unpack_steps, unpack_super, (bytes, bytes.len() / (16 * ty.block_bytes()), panel)) }
+    unsafe {
+        by_format!(ty, unpack_steps, unpack_super, (bytes, bytes.len() / (16 * ty.block_bytes()), panel))
+    }
 }
 
 /// # Safety

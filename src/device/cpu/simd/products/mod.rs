@@ -213,6 +213,7 @@ impl Tile<'_> {
 
     /// The packed bytes of a group of `cols` columns.
     fn group_bytes(&self, group: usize, cols: usize) -> &[u8] {
-        &self.bytes[TILE_ROWS * self.ty.row_bytes(GROUP_COLS) * group..][..TILE_ROWS * self.ty.row_bytes(cols)]
+        &self.bytes[TILE_ROWS * self.ty.row_bytes(GROUP_COLS) * group..]
+            [..TILE_ROWS * self.ty.row_bytes(cols)]
     }
 }

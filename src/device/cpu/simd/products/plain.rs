@@ -1,7 +1,7 @@
 //! Products of a panel with one activation row, in plain loops: the twin of every other tier.
 
-use super::{Place, Sums};
 use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Super};
+use super::{Place, Sums};
 
 fn f32_at(row: &[u8], at: usize, index: usize) -> f32 {
     f32::from_bits(i32_at(row, at, index) as u32)

@@ -98,7 +98,9 @@ fn check_oracle(tier: &str) {
     let mut seen = 0;
     for entry in oracle["dots"].as_array().unwrap() {
         let ty = type_named(entry["type"].as_str().unwrap());
-        if Layout::of(ty) == Layout::FileOrder { continue; }
+        if Layout::of(ty) == Layout::FileOrder {
+            continue;
+        }
         for case in entry["cases"].as_array().unwrap() {
             let cols = case["K"].as_u64().unwrap() as usize;
             let rows: Vec<_> = case["rows"].as_array().unwrap().iter().collect();
@@ -112,7 +114,11 @@ fn check_oracle(tier: &str) {
             let image = Images::new(shape, &image);
             let want: Vec<u32> = results.iter().flat_map(|r| bits_of(r["y"].as_str().unwrap())).collect();
             let all = Rows::Range(0..x.len());
-            assert_eq!(whole(tier, &matrix, &image, &all, Finish::default(), 1), want, "{ty}, {cols} columns");
+            assert_eq!(
+                whole(tier, &matrix, &image, &all, Finish::default(), 1),
+                want,
+                "{ty}, {cols} columns"
+            );
             seen += want.len();
         }
     }
@@ -156,7 +162,13 @@ fn check_images(tier: &str) {
             let scales = &image[shape.scales_at()..shape.sums32_at()];
             let scales: Vec<u32> =
                 scales.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
-            assert_eq!(scales, bits_of(want[key]["scale"].as_str().unwrap()), "{} scales of {}", key, want["x"]);
+            assert_eq!(
+                scales,
+                bits_of(want[key]["scale"].as_str().unwrap()),
+                "{} scales of {}",
+                key,
+                want["x"]
+            );
         }
     }
 }

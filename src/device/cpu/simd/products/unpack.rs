@@ -134,10 +134,7 @@ fn k_scale(s: &[[u8; 16]], run: usize, r: usize) -> (i32, i32) {
     let (sc, mn) = if run < 4 {
         (s[run][r] & 63, s[run + 4][r] & 63)
     } else {
-        (
-            s[run + 4][r] & 15 | s[run - 4][r] >> 6 << 4,
-            s[run + 4][r] >> 4 | s[run][r] >> 6 << 4,
-        )
+        (s[run + 4][r] & 15 | s[run - 4][r] >> 6 << 4, s[run + 4][r] >> 4 | s[run][r] >> 6 << 4)
     };
     (i32::from(sc), i32::from(mn))
 }
