@@ -1,6 +1,6 @@
 //! Times of the float kernels on this machine, one thread: attention, exponentials, norms.
 //!
-//! `cargo bench --bench attention`. Each line is the best of some runs, with what it means against the peak of the
+//! `cargo bench --bench attention [-- PART]`: all lines of attention, or those whose name holds PART. Each line is the best of some runs, with what it means against the peak of the
 //! tier's multiply-adds where that is the bound.
 
 use std::hint::black_box;
@@ -73,6 +73,9 @@ fn attention(
     positions: &[u32],
     runs: usize,
 ) {
+    if !std::env::args().skip(1).filter(|a| a != "--bench").all(|part| name.contains(&part)) {
+        return;
+    }
     let [query_heads, kv_heads] = heads;
     let group = query_heads / kv_heads;
     let keys = positions[positions.len() - 1] as usize + 1;

@@ -2,6 +2,8 @@
 //!
 //! The hash model's logits depend on every token, position and page of a state, so any mix-up changes the text.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
+
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -53,7 +55,7 @@ fn start(stage_count: usize, options: EngineOptions) -> Engine {
 
 fn tokens(count: usize, seed: u64) -> Vec<u32> {
     (0..count as u64)
-        .map(|i| ((i * 7919 + seed * 104_729) * 2_654_435_761 >> 16) as u32 % VOCAB as u32)
+        .map(|i| (((i * 7919 + seed * 104_729) * 2_654_435_761) >> 16) as u32 % VOCAB as u32)
         .collect()
 }
 
@@ -405,4 +407,36 @@ fn a_first_position_moves_the_cuts_and_the_context() {
         }
     }
     assert_eq!((reads, positions), (vec![10, 20], (90..96).collect::<Vec<u32>>()));
+}
+
+#[test]
+fn many_small_engines_answer_whatever_their_sizes_and_whoever_leaves() {
+    let prompts: Vec<usize> = (0..6).map(|i| 1 + 13 * i % 40).collect();
+    let expected: Vec<Answer> =
+        (0..6).map(|i| answer(&request(prompts[i], 15, i as u64), LAYERS, VOCAB, 64)).collect();
+    for round in 0..60 {
+        let options = EngineOptions {
+            sequences: 1 + round % 4,
+            chunk_rows: [4, 16, 64][round % 3],
+            link_slots: 1 + round % 2,
+            link: LinkKind::ALL[round / 2 % 2],
+            ..options(64)
+        };
+        let engine = start(1 + round % 6, options);
+        let submit = |i: usize| engine.submit(request(prompts[i], 15, i as u64)).unwrap();
+        let mut handles: Vec<_> = (0..6).map(submit).collect();
+        // One leaves at once, one is cancelled and stays to hear of it.
+        drop(handles.remove(round % 6));
+        handles[round % 5].cancel();
+        for handle in &mut handles {
+            let (index, heard) = (handle.id().0 as usize, hear(handle));
+            match heard.finish.as_ref().unwrap().0 {
+                Finish::Cancelled => {
+                    assert!(expected[index].tokens.starts_with(&heard.tokens), "round {round}")
+                }
+                _ => check_answer(&heard, &expected[index], &format!("round {round}")),
+            }
+        }
+        engine.shutdown().unwrap();
+    }
 }

@@ -187,3 +187,24 @@ fn every_entry_of_the_real_model_matches() {
     println!("smollm2-135m-q4_1: {counts:?} entries of tokenize, detokenize, chat, vocab_info");
     assert!(counts.iter().all(|&n| n > 0), "{counts:?}");
 }
+
+/// Hand comparison with another tokenizer: `target/compare.json` lists cases with `model`, `pre`, `entries`.
+#[test]
+#[ignore = "needs target/compare.json, which another tokenizer writes"]
+fn every_entry_of_a_comparison_file_matches() {
+    let path = root("target/compare.json");
+    if !path.exists() {
+        println!("SKIPPED {} is not there", path.display());
+        return;
+    }
+    let cases: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    for case in cases.as_array().unwrap() {
+        let mut vocab = vocab(&root(case["model"].as_str().unwrap()));
+        vocab.pre = tandem::text::PreTokenizer::from_name(case["pre"].as_str().unwrap()).unwrap();
+        let name = format!("{} as {}", case["model"], case["pre"]);
+        println!(
+            "{name}: {} entries",
+            check_tokenize(&name, &serde_json::json!({"tokenize": case["entries"]}), &vocab)
+        );
+    }
+}

@@ -11,6 +11,7 @@ pub mod ledger;
 
 use crate::gguf;
 use crate::model::facts::{Activations, CardFacts, CardId, KvFormat, PageId, StageProgram};
+use crate::model::footprint::ItemKind;
 
 use batch::{Batch, PageTables};
 use ledger::Ledger;
@@ -51,6 +52,8 @@ pub trait Card: Send {
     fn facts(&self) -> &CardFacts;
     /// Every allocation on the card.
     fn ledger(&self) -> &Ledger;
+    /// Books memory that others allocate for the card: the slots of links that end at it.
+    fn book(&mut self, item: ItemKind, bytes: u64) -> Result<(), CardError>;
     /// Brings the stage's weights onto the card and prepares running it.
     fn lower(
         &mut self,

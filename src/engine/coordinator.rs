@@ -306,8 +306,12 @@ impl Coordinator {
         let waiting = self.waiting.drain(..);
         actions.extend(waiting.map(|w| refused(w.id, Finish::Failed(error.clone()))));
         self.in_flight.clear();
-        self.standing = Standing::Ended(error);
         actions.push(CoordinatorAction::Abort);
+        // Whoever asked for the shutdown waits for its end, not for the batches that are lost.
+        if self.standing == Standing::Closing {
+            actions.push(CoordinatorAction::Stopped);
+        }
+        self.standing = Standing::Ended(error);
     }
 
     fn shut_down(&mut self, now_ns: u64, actions: &mut Vec<CoordinatorAction>) {

@@ -88,7 +88,8 @@ impl Engine {
         let specs: Vec<StageSpec> = stages.iter().map(|s| s.spec).collect();
         let Machines { coordinator, stages: stage_machines, links, commands_max, logits_buffers } =
             machines(&specs, &options)?;
-        let threads = stages.len() + options.compute_threads + 1;
+        // The coordinator and whoever reads the events want a CPU too.
+        let threads = stages.len() + options.compute_threads + 2;
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let wiring = Wiring {
             clock: Clock::start(),

@@ -324,13 +324,12 @@ mod tests {
             l[id as usize] += bias;
         }
         let recent = &history[history.len().saturating_sub(options.penalty_window)..];
-        for id in 0..l.len() {
+        for (id, l) in l.iter_mut().enumerate() {
             let times = recent.iter().filter(|&&t| t as usize == id).count();
             if times > 0 {
-                l[id] =
-                    if l[id] > 0.0 { l[id] / options.repeat_penalty } else { l[id] * options.repeat_penalty };
-                l[id] -= times as f32 * options.frequency_penalty;
-                l[id] -= options.presence_penalty;
+                *l = if *l > 0.0 { *l / options.repeat_penalty } else { *l * options.repeat_penalty };
+                *l -= times as f32 * options.frequency_penalty;
+                *l -= options.presence_penalty;
             }
         }
         let mut order: Vec<usize> = (0..l.len()).collect();

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::facts::{Activations, CardKind, KvFormat, PAGE_POSITIONS};
-use super::program::{Op, Program, StateKind, WeightDecl, WeightUse};
+use super::program::{Op, Product, Program, StateKind, WeightDecl, WeightId, WeightUse};
 use crate::gguf::TensorType;
 
 /// One line of a card's plan.
@@ -120,6 +120,8 @@ pub struct Footprint {
     pub tied_bytes: u64,
     /// Final norm and other vectors of the tail.
     pub tail_vector_bytes: u64,
+    /// Divisors of rope angles, which every stage keeps.
+    pub rope_vector_bytes: u64,
     /// Multiply-adds of the head for one row.
     pub head_macs: u64,
     /// Values of the row that travels between cards.
@@ -155,7 +157,12 @@ pub const TILED: &[TensorType] = &[
 pub fn matrix_bytes(weight: &WeightDecl, activations: Activations) -> u64 {
     let tiled = activations == Activations::Int8 && TILED.contains(&weight.ty);
     let rows = if tiled { weight.rows.next_multiple_of(TILE_ROWS) } else { weight.rows };
-    weight.ty.row_bytes(weight.cols) as u64 * rows as u64 * weight.experts as u64
+    kept(weight.ty.row_bytes(weight.cols) as u64 * rows as u64 * weight.experts as u64)
+}
+
+/// Bytes of a place in a card's arena: whole cache lines.
+pub const fn kept(bytes: u64) -> u64 {
+    bytes.next_multiple_of(64)
 }
 
 /// How many activations share a scale in an 8-bit image (`docs/numerics.md`, Activation images).
@@ -214,30 +221,35 @@ impl Footprint {
             })
             .collect();
         let (mut embedding_bytes, mut head_bytes, mut tied_bytes, mut tail_vector_bytes) = (0, 0, 0, 0);
+        let mut rope_vector_bytes = 0;
         let mut head_macs = 0;
-        for w in &program.weights {
-            let kept = matrix_bytes(w, activations);
+        for (id, w) in program.weights.iter().enumerate() {
+            let matrix = matrix_bytes(w, activations);
+            let (table, vector) = (kept(w.file_bytes()), kept(4 * w.cols as u64));
             let values = (w.rows * w.cols * w.experts) as u64;
             match (w.usage, w.layer) {
-                (WeightUse::Vector, Some(l)) => layers[l].vector_bytes += 4 * values,
-                (WeightUse::Vector, None) => tail_vector_bytes += 4 * values,
-                (WeightUse::Table, _) => embedding_bytes += w.file_bytes(),
+                (WeightUse::Vector, Some(l)) => layers[l].vector_bytes += vector,
+                (WeightUse::Vector, None) if program.ropes.iter().any(|r| r.divisors == Some(WeightId(id))) => {
+                    rope_vector_bytes += vector;
+                }
+                (WeightUse::Vector, None) => tail_vector_bytes += vector,
+                (WeightUse::Table, _) => embedding_bytes += table,
                 (WeightUse::TiedTable, _) => {
-                    embedding_bytes += w.file_bytes();
-                    tied_bytes += w.file_bytes();
-                    head_bytes += kept;
+                    embedding_bytes += table;
+                    tied_bytes += table;
+                    head_bytes += matrix;
                     head_macs += values;
                 }
                 (WeightUse::Matrix, None) => {
-                    head_bytes += kept;
+                    head_bytes += matrix;
                     head_macs += values;
                 }
                 (WeightUse::Matrix, Some(l)) => {
-                    layers[l].dense_bytes += kept;
-                    layers[l].read_bytes_per_row += kept;
+                    layers[l].dense_bytes += matrix;
+                    layers[l].read_bytes_per_row += matrix;
                     layers[l].macs_per_row += values;
                 }
-                (WeightUse::Experts, Some(l)) => layers[l].expert_bytes += kept,
+                (WeightUse::Experts, Some(l)) => layers[l].expert_bytes += matrix,
                 (WeightUse::Experts, None) => unreachable!("experts belong to a layer"),
             }
         }
@@ -256,6 +268,7 @@ impl Footprint {
             head_bytes,
             tied_bytes,
             tail_vector_bytes,
+            rope_vector_bytes,
             head_macs,
             residual_width: program.rows[program.residual.0].width,
             vocab: program.facts.vocab,
@@ -278,7 +291,7 @@ impl Footprint {
             (ItemKind::Embedding, table),
             (ItemKind::Dense, sum(|l| l.dense_bytes)),
             (ItemKind::Experts, sum(|l| l.expert_bytes)),
-            (ItemKind::Vectors, sum(|l| l.vector_bytes) + tail),
+            (ItemKind::Vectors, sum(|l| l.vector_bytes) + tail + self.rope_vector_bytes),
             (ItemKind::Head, if heads { self.head_bytes } else { 0 }),
             (ItemKind::KvPages, page_bytes * sizes.kv_pages() as u64 + fixed_bytes),
             (ItemKind::Rows, self.row_bytes * sizes.batch_rows_max as u64),
@@ -303,6 +316,8 @@ pub struct RowBytes {
     pub expert_width: usize,
     /// Bytes of the images of one expert's inner row.
     pub inner_image_bytes: usize,
+    /// Widest input that is gathered for experts with float products; 0: none.
+    pub gathered_width: usize,
 }
 
 impl RowBytes {
@@ -318,13 +333,17 @@ impl RowBytes {
                     None => {}
                 }
             }
-            if let Op::Experts { choice, down, inner_width, out, .. } = op {
+            if let Op::Experts { x, choice, gate, up, down, inner_width, out } = op {
                 r.experts_used = r.experts_used.max(program.choices[choice.0].used);
                 r.inner_width = r.inner_width.max(*inner_width);
                 r.expert_width = r.expert_width.max(out.len());
                 let kind = image_of(program.weight(down.weight).ty, activations);
                 let bytes = kind.map_or(0, |k| image_row_bytes(k, *inner_width));
                 r.inner_image_bytes = r.inner_image_bytes.max(bytes);
+                let float = |p: &Product| image_of(program.weight(p.weight).ty, activations).is_none();
+                if float(gate) || float(up) {
+                    r.gathered_width = r.gathered_width.max(x.len());
+                }
             }
         }
         r
@@ -338,7 +357,7 @@ impl RowBytes {
         let images = image(ImageKind::A32, self.a32_cols) + image(ImageKind::A256, self.a256_cols);
         let angles: usize = program.ropes.iter().map(|r| 8 * r.frequencies.len()).sum();
         let choices: usize = program.choices.iter().map(|c| 8 * c.used).sum();
-        let expert = 8 * self.inner_width + 4 * self.expert_width + self.inner_image_bytes;
+        let expert = 8 * self.inner_width + 4 * (self.expert_width + self.gathered_width) + self.inner_image_bytes;
         rows + images + angles + choices + self.experts_used * expert
     }
 }

@@ -3,8 +3,9 @@
 //! The rendered text ends where generation starts; tokenise it with control tokens parsed and bos unless written.
 //! Invariants: rendering reads no clock, file or environment, and ends within [`FUEL`] units of work on a stack that
 //! holds whatever that work can nest, so a hostile template costs a bounded time and gives an error.
-//! Does not know: token ids.
-//! Source: tokenizer specification, section 8.
+//! Not bounded: minijinja writes a list that holds itself many times over (`[x, x]`, again and again) without fuel
+//! where `~`, `join` or a string filter makes text of it; read templates from files that you trust.
+//! Does not know: token ids. Source: tokenizer specification, section 8.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Rest, Serde, ValueKind};
@@ -19,11 +20,11 @@ use super::{clock, generation, json as python_json, methods, python};
 const FUEL: u64 = 2_000_000;
 
 /// The longest template that is read; real ones have up to some 20 kB.
-const SOURCE_BYTES_MAX: usize = 256 << 10;
+const SOURCE_BYTES_MAX: usize = 128 << 10;
 
 /// Address space for the stack of a rendering; memory is taken only as far as it is used. The engine frees nested
 /// values and syntax trees by recursion: a level of values costs a unit of fuel and at most 256 B of stack, a level of
-/// syntax a byte of source and at most 2 KiB.
+/// syntax a byte of source and at most 4 KiB.
 const STACK_BYTES: usize = 512 << 20;
 
 /// The name of the only template in its environment; error messages show it.
@@ -198,6 +199,9 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
         ValueKind::String => minijinja::escape_formatter(out, state, value),
         _ => Ok(out.write_str(&python::str_text(state, value)?)?),
     });
+    // Debugging aids whose indentation is not paid for in fuel; no template needs them.
+    env.remove_filter("pprint");
+    env.remove_global("debug");
     env.add_filter("tojson", python_json::tojson);
     env.add_filter("string", |state: &State, value: &Value| python::str_text(state, value));
     env.add_test("sequence", python::is_sequence);

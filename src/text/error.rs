@@ -95,14 +95,6 @@ pub enum TextError {
         /// What it said.
         message: String,
     },
-    /// A byte that the vocabulary cannot write.
-    #[error(
-        "the vocabulary has no token for byte {byte:#04x} of the text; leave that character out, or convert the model again"
-    )]
-    Unencodable {
-        /// Which.
-        byte: u8,
-    },
     /// A token id that a caller made up.
     #[error("token {id} is not in the vocabulary of {tokens} tokens; give ids below that")]
     UnknownToken {

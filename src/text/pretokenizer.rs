@@ -265,7 +265,8 @@ mod tests {
             any::<String>(),
         ];
         let both = ALL.map(|pre| (pre, Splitter::new(pre), library(pre)));
-        let config = proptest::test_runner::Config { cases: 2_000, ..Default::default() };
+        let config =
+            proptest::test_runner::Config { cases: 2_000, failure_persistence: None, ..Default::default() };
         let mut runner = proptest::test_runner::TestRunner::new_with_rng(
             config,
             proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),

@@ -1,10 +1,14 @@
 //! Virtual cards: shares of this computer, computed by its CPUs.
 
+pub mod card;
 pub mod columns;
+pub mod exec;
 pub mod image;
 pub mod kv_store;
+pub mod lower;
 pub mod memory;
 pub mod pack;
 pub mod plain;
 pub mod simd;
 pub mod team;
+pub mod weights;

@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use crate::gguf::TensorType;
+use crate::gguf::formats::{dequantize_row, format};
 
 /// Output rows of a tile.
 pub const TILE_ROWS: usize = 16;
@@ -214,6 +215,25 @@ pub fn file_row(ty: TensorType, cols: usize, packed: &[u8], row: usize, out: &mu
     }
 }
 
+/// The values of row `row` of a packed matrix with `cols` columns, as the format's formula rounds them (an embedding
+/// that shares its matrix with the head is looked up so).
+///
+/// # Panics
+/// If `packed` does not hold that row, or `out` has not `cols` values.
+pub fn unpack_row(ty: TensorType, cols: usize, packed: &[u8], row: usize, out: &mut [f32]) {
+    assert_eq!(out.len(), cols, "unpack: the values of a row");
+    let (Some(format), Layout::Lanes16) = (format(ty), Layout::of(ty)) else {
+        let row_bytes = ty.row_bytes(cols);
+        return dequantize_row(ty, &packed[row * row_bytes..][..row_bytes], out);
+    };
+    let mut block = [0; BLOCK_BYTES_MAX];
+    let block = &mut block[..ty.block_bytes()];
+    for (b, values) in out.chunks_exact_mut(ty.block_values()).enumerate() {
+        file_block(ty, cols, packed, row, b, block);
+        (format.dequantize)(block, values);
+    }
+}
+
 /// The file's bytes of block `index` of row `row`.
 fn file_block(ty: TensorType, cols: usize, packed: &[u8], row: usize, index: usize, out: &mut [u8]) {
     let (row_bytes, block_bytes) = (ty.row_bytes(cols), ty.block_bytes());
@@ -324,12 +344,18 @@ mod tests {
         let mut back = vec![0; row_bytes];
         for r in 0..rows {
             file_row(ty, cols, &packed, r, &mut back);
-            assert_eq!(back, &file[r * row_bytes..][..row_bytes], "{ty}: row {r} of {rows} x {cols}");
+            let row = &file[r * row_bytes..][..row_bytes];
+            assert_eq!(back, row, "{ty}: row {r} of {rows} x {cols}");
+            let (mut values, mut want) = (vec![0.0; cols], vec![0.0; cols]);
+            unpack_row(ty, cols, &packed, r, &mut values);
+            dequantize_row(ty, row, &mut want);
+            let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&values), bits(&want), "{ty}: values of row {r} of {rows} x {cols}");
         }
     }
 
     #[test]
-    fn packed_rows_give_the_bytes_of_the_file_back() {
+    fn packed_rows_give_the_bytes_and_values_of_the_file_back() {
         for &ty in TensorType::ALL.iter().filter(|ty| ty.is_quantised()) {
             let unit = ty.block_values();
             for (rows, blocks) in [(1, 1), (15, 3), (16, 2), (17, 1), (33, 5)] {

@@ -4,6 +4,11 @@
 //! reciprocal root is made once a piece; rope rounds each product, then adds once. Every tier gives the same bits.
 //! Does not know: batches, models. Source: `docs/numerics.md`, Norms.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "index loops over registers unroll; iterators go through memory"
+)]
+
 use super::tier::Tier;
 use super::vector::{Kernel, SUM_LANES, Vector, run};
 use crate::device::cpu::plain;
@@ -92,26 +97,42 @@ fn sum_of_squares<V: Vector>(w: V::Witness, x: &[f32]) -> f32 {
 /// `lanes(256)` for more than 256 values, else `lanes(32)`, of `step(values, lane sums)`. A step with +0 must leave
 /// sums as they are.
 #[inline(always)]
-pub(super) fn lanes_sum<V: Vector>(w: V::Witness, x: &[f32], step: impl Fn(V, V) -> V) -> f32 {
-    /// Sums that stay in registers while a row is read; more would leave AVX2 none for the values.
-    const BLOCK: usize = 8;
-    let lanes = if x.len() > LONG_LANES { LONG_LANES } else { SUM_LANES };
-    let mut sums = [0.0; LONG_LANES];
-    let block_values = (BLOCK * V::LANES).min(lanes);
-    for first in (0..lanes).step_by(block_values) {
-        let mut acc = [V::splat(w, 0.0); BLOCK];
-        let mut rows = x.get(first..).unwrap_or(&[]).chunks(lanes);
-        for row in &mut rows {
-            for (j, acc) in acc.iter_mut().enumerate().take(block_values / V::LANES) {
-                let values = row.get(j * V::LANES..).unwrap_or(&[]);
-                *acc = step(V::load_first(w, values), *acc);
+pub(super) fn lanes_sum<V: Vector>(w: V::Witness, x: &[f32], step: impl Fn(V, V) -> V + Copy) -> f32 {
+    if x.len() > LONG_LANES {
+        // Eight vectors of sums at a time stay in registers, in AVX2's sixteen too.
+        tree_of::<V, LONG_LANES, 8>(w, x, step)
+    } else if V::LANES == 16 {
+        tree_of::<V, SUM_LANES, 2>(w, x, step)
+    } else {
+        tree_of::<V, SUM_LANES, 4>(w, x, step)
+    }
+}
+
+/// `lanes(N)`, `B` vectors of lanes at a time.
+#[inline(always)]
+fn tree_of<V: Vector, const N: usize, const B: usize>(
+    w: V::Witness,
+    x: &[f32],
+    step: impl Fn(V, V) -> V + Copy,
+) -> f32 {
+    let mut sums = [0.0; N];
+    for first in (0..N).step_by(B * V::LANES) {
+        let mut acc = [V::splat(w, 0.0); B];
+        let mut rest = x.get(first..).unwrap_or(&[]);
+        while rest.len() >= B * V::LANES {
+            for j in 0..B {
+                acc[j] = step(V::load(w, &rest[j * V::LANES..]), acc[j]);
             }
+            rest = rest.get(N..).unwrap_or(&[]);
         }
-        for (acc, sums) in acc.into_iter().zip(sums[first..first + block_values].chunks_mut(V::LANES)) {
-            acc.store(sums);
+        for (acc, values) in acc.iter_mut().zip(rest.chunks(V::LANES)) {
+            *acc = step(V::load_first(w, values), *acc);
+        }
+        for j in 0..B {
+            acc[j].store(&mut sums[first + j * V::LANES..]);
         }
     }
-    let mut half = lanes / 2;
+    let mut half = N / 2;
     while half >= V::LANES {
         let (low, high) = sums.split_at_mut(half);
         for (low, high) in low.chunks_mut(V::LANES).zip(high.chunks(V::LANES)) {

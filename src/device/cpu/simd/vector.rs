@@ -15,6 +15,10 @@ use super::tier::{Avx2, Avx512, Tier};
 pub const SUM_LANES: usize = 32;
 
 /// A vector of f32 with the instructions of one tier.
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions must end up inside the functions compiled for the tier"
+)]
 pub trait Vector: Copy {
     /// Who says that this CPU has the instructions.
     type Witness: Copy;
@@ -26,13 +30,19 @@ pub trait Vector: Copy {
     /// The same value in all lanes.
     fn splat(witness: Self::Witness, value: f32) -> Self;
     /// The first values of a slice, which holds at least `LANES`.
+    #[inline(always)]
     fn load(witness: Self::Witness, from: &[f32]) -> Self {
         assert!(from.len() >= Self::LANES, "a vector has {} values", Self::LANES);
         // SAFETY: the slice holds a vector, as the line above says.
         unsafe { Self::load_at(witness, from.as_ptr()) }
     }
-    /// The values of a slice; lanes beyond it are +0.
-    fn load_first(witness: Self::Witness, from: &[f32]) -> Self;
+    /// The first values of a slice; lanes beyond it are +0.
+    #[inline(always)]
+    fn load_first(witness: Self::Witness, from: &[f32]) -> Self {
+        if from.len() < Self::LANES { Self::load_masked(witness, from) } else { Self::load(witness, from) }
+    }
+    /// The values of a slice of fewer than `LANES`; the other lanes are +0.
+    fn load_masked(witness: Self::Witness, from: &[f32]) -> Self;
     /// The values at an address.
     ///
     /// # Safety
@@ -59,13 +69,19 @@ pub trait Vector: Copy {
     /// `from` is valid for reading two bytes; any alignment.
     unsafe fn splat_f16_at(witness: Self::Witness, from: *const u16) -> Self;
     /// Writes all lanes to the start of a slice, which holds at least `LANES`.
+    #[inline(always)]
     fn store(self, to: &mut [f32]) {
         assert!(to.len() >= Self::LANES, "a vector has {} values", Self::LANES);
         // SAFETY: the slice holds a vector, as the line above says.
         unsafe { self.store_at(to.as_mut_ptr()) }
     }
     /// Writes as many lanes as the slice has values, at most `LANES`.
-    fn store_first(self, to: &mut [f32]);
+    #[inline(always)]
+    fn store_first(self, to: &mut [f32]) {
+        if to.len() < Self::LANES { self.store_masked(to) } else { self.store(to) }
+    }
+    /// Writes as many lanes as the slice has values, fewer than `LANES`.
+    fn store_masked(self, to: &mut [f32]);
     /// Writes all lanes.
     ///
     /// # Safety
@@ -199,7 +215,7 @@ impl Vector for F32x16 {
         F32x16(by_witness!(_mm512_set1_ps(value)), witness)
     }
     #[inline(always)]
-    fn load_first(witness: Avx512, from: &[f32]) -> Self {
+    fn load_masked(witness: Avx512, from: &[f32]) -> Self {
         let mask = first_mask(from.len());
         // SAFETY: masked lanes are not read, the others lie in the slice; the witness shows the feature.
         F32x16(unsafe { _mm512_maskz_loadu_ps(mask, from.as_ptr()) }, witness)
@@ -233,7 +249,7 @@ impl Vector for F32x16 {
         Self::splat(witness, value)
     }
     #[inline(always)]
-    fn store_first(self, to: &mut [f32]) {
+    fn store_masked(self, to: &mut [f32]) {
         let mask = first_mask(to.len());
         // SAFETY: masked lanes are not written, the others lie in the slice; the witness in `self` shows the feature.
         unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), mask, self.0) }
@@ -393,7 +409,7 @@ impl Vector for F32x8 {
         F32x8(by_witness!(_mm256_set1_ps(value)), witness)
     }
     #[inline(always)]
-    fn load_first(witness: Avx2, from: &[f32]) -> Self {
+    fn load_masked(witness: Avx2, from: &[f32]) -> Self {
         // SAFETY: masked lanes are not read, the others lie in the slice; the witness shows the feature.
         F32x8(unsafe { _mm256_maskload_ps(from.as_ptr(), first_lanes(from.len())) }, witness)
     }
@@ -426,7 +442,7 @@ impl Vector for F32x8 {
         Self::splat(witness, value)
     }
     #[inline(always)]
-    fn store_first(self, to: &mut [f32]) {
+    fn store_masked(self, to: &mut [f32]) {
         // SAFETY: masked lanes are not written, the others lie in the slice; the witness in `self` shows the feature.
         unsafe { _mm256_maskstore_ps(to.as_mut_ptr(), first_lanes(to.len()), self.0) }
     }

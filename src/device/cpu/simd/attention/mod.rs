@@ -436,10 +436,10 @@ impl Tile<'_> {
         (self.queries.keys(i) - self.first_key).min(PAGE_POSITIONS)
     }
 
-    /// Turns scores of some queries into p.
+    /// Turns the readers' scores into p.
     #[inline(always)]
-    fn softmax<V: Vector>(&mut self, w: V::Witness, some: Range<usize>) {
-        for i in some {
+    fn softmax<V: Vector>(&mut self, w: V::Witness) {
+        for i in self.readers.clone() {
             let count = self.keys(i);
             (self.max[i], self.sum[i]) = scores::exponentials::<V>(w, &mut self.weights[i], count);
         }
@@ -502,6 +502,7 @@ impl<S: Stored> Part for ScoresByRows<'_, '_, S> {
                 _ => self.some::<V, 4>(w, &mut i),
             }
         }
+        self.tile.softmax::<V>(w);
     }
 }
 
@@ -523,7 +524,6 @@ impl<S: Stored> ScoresByRows<'_, '_, S> {
                 products[r].mul(scale).store(&mut tile.weights[*i + r][first..]);
             }
         }
-        tile.softmax::<V>(w, *i..*i + R);
         *i += R;
     }
 }
@@ -545,6 +545,7 @@ impl Part for ScoresByColumns<'_, '_> {
         while i < end {
             self.some::<V, 1>(w, &mut i);
         }
+        self.tile.softmax::<V>(w);
     }
 }
 
@@ -567,7 +568,6 @@ impl ScoresByColumns<'_, '_> {
                 }
             }
         }
-        tile.softmax::<V>(w, *i..*i + R);
         *i += R;
     }
 }

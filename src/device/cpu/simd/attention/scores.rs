@@ -50,59 +50,80 @@ impl<V: Vector, const R: usize> KeyRows<V, R> {
     /// Keys key, key + 4, ... of a vector's number of keys.
     #[inline(always)]
     unsafe fn quarter<S: Stored>(&self, key: usize) -> Sums<V, R> {
+        // As many keys at once as the registers hold sums of: each query's values are loaded once for all of them.
         // SAFETY: as for `products`.
         unsafe {
-            if V::LANES == 16 {
-                let low = join::<V, R, 8>(self.one::<S>(key), self.one::<S>(key + 8));
-                let high = join::<V, R, 8>(self.one::<S>(key + 4), self.one::<S>(key + 12));
-                join::<V, R, 4>(low, high)
+            if V::LANES == 8 {
+                let [a, b] = self.some::<S, 2>([key, key + 4]);
+                join::<V, R, 4>(a, b)
+            } else if R <= 2 {
+                let [a, b, c, d] = self.some::<S, 4>([key, key + 4, key + 8, key + 12]);
+                join::<V, R, 4>(join::<V, R, 8>(a, c), join::<V, R, 8>(b, d))
             } else {
-                join::<V, R, 4>(self.one::<S>(key), self.one::<S>(key + 4))
+                let [a, c] = self.some::<S, 2>([key, key + 8]);
+                let [b, d] = self.some::<S, 2>([key + 4, key + 12]);
+                join::<V, R, 4>(join::<V, R, 8>(a, c), join::<V, R, 8>(b, d))
             }
         }
     }
 
-    /// One key: 32 chains, folded to the lanes of one vector.
+    /// Some keys: 32 chains each, folded to the lanes of one vector.
     #[inline(always)]
-    unsafe fn one<S: Stored>(&self, key: usize) -> Sums<V, R> {
-        let zero = V::splat(self.w, 0.0);
-        let mut sums = [[zero; R]; 4];
-        let whole = self.width / SUM_LANES * SUM_LANES;
-        let start = key * self.width;
-        let mut d = 0;
-        while d < whole {
-            for part in 0..V::PARTS {
-                // SAFETY: as for `products`.
-                unsafe { self.step::<S>(start, d + part * V::LANES, &mut sums[part]) };
-            }
-            d += SUM_LANES;
-        }
-        for part in 0..V::PARTS {
-            let d = whole + part * V::LANES;
-            if d < self.width {
-                // SAFETY: as for `products`.
-                unsafe { self.step::<S>(start, d, &mut sums[part]) };
-            }
-        }
-        let mut folded = [zero; R];
-        for r in 0..R {
-            folded[r] = if V::PARTS == 2 {
-                sums[0][r].add(sums[1][r])
-            } else {
-                sums[0][r].add(sums[2][r]).add(sums[1][r].add(sums[3][r]))
-            };
-        }
-        folded
-    }
-
-    /// One fma of `LANES` chains of each query.
-    #[inline(always)]
-    unsafe fn step<S: Stored>(&self, start: usize, d: usize, sums: &mut [V; R]) {
-        // SAFETY: as for `products`: the values d .. d + LANES of the key and of the queries exist.
+    unsafe fn some<S: Stored, const N: usize>(&self, keys: [usize; N]) -> [Sums<V, R>; N] {
+        // SAFETY: as for `products`.
         unsafe {
-            let key = S::load::<V>(self.w, self.keys, start + d);
+            let mut folded = self.fold::<S, N>(keys, 0);
+            if V::PARTS == 4 {
+                let odd = self.fold::<S, N>(keys, V::LANES);
+                for n in 0..N {
+                    for r in 0..R {
+                        folded[n][r] = folded[n][r].add(odd[n][r]);
+                    }
+                }
+            }
+            folded
+        }
+    }
+
+    /// Lanes `first .. first + LANES` of the 32, plus those 16 higher.
+    #[inline(always)]
+    unsafe fn fold<S: Stored, const N: usize>(&self, keys: [usize; N], first: usize) -> [Sums<V, R>; N] {
+        let zero = V::splat(self.w, 0.0);
+        let (mut low, mut high) = ([[zero; R]; N], [[zero; R]; N]);
+        let mut d = first;
+        // SAFETY: as for `products`: the values d .. d + LANES of keys and queries exist.
+        unsafe {
+            while d + SUM_LANES / 2 < self.width {
+                self.step::<S, N>(keys, d, &mut low);
+                self.step::<S, N>(keys, d + SUM_LANES / 2, &mut high);
+                d += SUM_LANES;
+            }
+            if d < self.width {
+                self.step::<S, N>(keys, d, &mut low);
+            }
+        }
+        for n in 0..N {
             for r in 0..R {
-                sums[r] = key.fma(V::load_at(self.w, self.queries[r].add(d)), sums[r]);
+                low[n][r] = low[n][r].add(high[n][r]);
+            }
+        }
+        low
+    }
+
+    /// One fma of `LANES` chains of each key and query.
+    #[inline(always)]
+    unsafe fn step<S: Stored, const N: usize>(&self, keys: [usize; N], d: usize, sums: &mut [[V; R]; N]) {
+        let mut values = [V::splat(self.w, 0.0); N];
+        // SAFETY: as for `fold`.
+        unsafe {
+            for n in 0..N {
+                values[n] = S::load::<V>(self.w, self.keys, keys[n] * self.width + d);
+            }
+            for r in 0..R {
+                let query = V::load_at(self.w, self.queries[r].add(d));
+                for n in 0..N {
+                    sums[n][r] = values[n].fma(query, sums[n][r]);
+                }
             }
         }
     }

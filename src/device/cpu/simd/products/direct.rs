@@ -32,6 +32,18 @@ unsafe fn load(at: *const u8) -> __m512i {
     unsafe { _mm512_loadu_si512(at.cast()) }
 }
 
+/// Asks for the bytes that lie `AHEAD` groups behind a group. Between two groups the core computes for so long that
+/// the hardware's own reading ahead stops; the addresses may lie outside the matrix, which does no harm.
+#[inline(always)]
+fn prefetch<const AHEAD: usize>(group: &[u8]) {
+    for line in (0..group.len()).step_by(64) {
+        // SAFETY: a prefetch reads nothing, whatever the address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(group.as_ptr().wrapping_add(AHEAD * group.len() + line).cast())
+        };
+    }
+}
+
 #[inline(always)]
 unsafe fn halves(at: *const u8) -> __m512 {
     // SAFETY: the caller's: 32 bytes.
@@ -593,7 +605,7 @@ impl Supers for Packed<Tq2_0> {
 }
 
 /// The most activation rows for which unpacking in registers pays.
-pub const ROWS_MAX: usize = 4;
+pub const ROWS_MAX: usize = 12;
 
 /// Calls `$steps` or `$supers` with the format of a packed type.
 macro_rules! by_format {
@@ -621,6 +633,7 @@ macro_rules! by_format {
 
 /// Unpacks a group to a panel.
 pub fn unpack(_: Avx512, ty: TensorType, bytes: &[u8], panel: &mut Panel) {
+    prefetch::<1>(bytes);
     // SAFETY: the witness says that this CPU has the features; the bytes are whole blocks of the type.
     unsafe {
         by_format!(ty, unpack_steps, unpack_super, (bytes, bytes.len() / (16 * ty.block_bytes()), panel))
@@ -669,6 +682,14 @@ where
             2 => tile_steps::<F, 2>(format, tile, rows, sums),
             3 => tile_steps::<F, 3>(format, tile, rows, sums),
             4 => tile_steps::<F, 4>(format, tile, rows, sums),
+            5 => tile_steps::<F, 5>(format, tile, rows, sums),
+            6 => tile_steps::<F, 6>(format, tile, rows, sums),
+            7 => tile_steps::<F, 7>(format, tile, rows, sums),
+            8 => tile_steps::<F, 8>(format, tile, rows, sums),
+            9 => tile_steps::<F, 9>(format, tile, rows, sums),
+            10 => tile_steps::<F, 10>(format, tile, rows, sums),
+            11 => tile_steps::<F, 11>(format, tile, rows, sums),
+            12 => tile_steps::<F, 12>(format, tile, rows, sums),
             rows => unreachable!("invariant: at most {ROWS_MAX} rows, not {rows}"),
         }
     }
@@ -687,6 +708,14 @@ where
             2 => tile_super::<F, 2>(format, tile, rows, sums),
             3 => tile_super::<F, 3>(format, tile, rows, sums),
             4 => tile_super::<F, 4>(format, tile, rows, sums),
+            5 => tile_super::<F, 5>(format, tile, rows, sums),
+            6 => tile_super::<F, 6>(format, tile, rows, sums),
+            7 => tile_super::<F, 7>(format, tile, rows, sums),
+            8 => tile_super::<F, 8>(format, tile, rows, sums),
+            9 => tile_super::<F, 9>(format, tile, rows, sums),
+            10 => tile_super::<F, 10>(format, tile, rows, sums),
+            11 => tile_super::<F, 11>(format, tile, rows, sums),
+            12 => tile_super::<F, 12>(format, tile, rows, sums),
             rows => unreachable!("invariant: at most {ROWS_MAX} rows, not {rows}"),
         }
     }
@@ -709,7 +738,9 @@ unsafe fn tile_steps<F: Copy, const R: usize>(
         with_sums(rows, sums, |rows: &[_; R], sums| {
             for group in 0..cols.div_ceil(GROUP_COLS) {
                 let count = 8.min((cols - GROUP_COLS * group) / 32);
-                let source = Packed::new(tile.group_bytes(group, 32 * count).as_ptr(), format);
+                let bytes = tile.group_bytes(group, 32 * count);
+                prefetch::<2>(bytes);
+                let source = Packed::new(bytes.as_ptr(), format);
                 add_steps(source, count, rows, Place::of(tile.shape, group), sums);
             }
         });
@@ -731,7 +762,9 @@ unsafe fn tile_super<F: Copy, const R: usize>(
     unsafe {
         with_sums(rows, sums, |rows: &[_; R], sums| {
             for group in 0..tile.shape.cols() / GROUP_COLS {
-                let source = Packed::new(tile.group_bytes(group, GROUP_COLS).as_ptr(), format);
+                let bytes = tile.group_bytes(group, GROUP_COLS);
+                prefetch::<2>(bytes);
+                let source = Packed::new(bytes.as_ptr(), format);
                 add_super(source, rows, Place::of(tile.shape, group), sums);
             }
         });

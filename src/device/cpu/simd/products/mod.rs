@@ -7,9 +7,12 @@
 //! Does not know: threads, ops. Twin of every tier: `plain.rs`.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod direct;
+mod file_order;
 mod panel;
 mod plain;
 pub(in crate::device::cpu) mod quantise;
@@ -198,14 +201,22 @@ impl Tile<'_> {
                     match tier {
                         #[cfg(target_arch = "x86_64")]
                         Tier::Avx512(witness) => direct::unpack(witness, self.ty, bytes, panel),
+                        #[cfg(target_arch = "x86_64")]
+                        Tier::Avx2(witness) => avx2::unpack(witness, self.ty, bytes, panel),
                         _ => unpack::group(self.ty, unpack::Scalar, bytes, panel),
                     }
                 }
-                Layout::FileOrder => unimplemented!(),
+                Layout::FileOrder => {
+                    let (first, bytes) = (self.ty.row_bytes(GROUP_COLS) * group, self.ty.row_bytes(cols));
+                    let row_bytes = self.ty.row_bytes(self.shape.cols());
+                    file_order::group(self.ty, self.form, self.bytes, row_bytes, first, bytes, panel);
+                }
             }
             match tier {
                 #[cfg(target_arch = "x86_64")]
                 Tier::Avx512(witness) => avx512::add(witness, self.form, panel, cols, rows, at, sums),
+                #[cfg(target_arch = "x86_64")]
+                Tier::Avx2(witness) => avx2::add(witness, self.form, panel, cols, rows, at, sums),
                 _ => plain::add(self.form, panel, cols, rows, at, sums),
             }
         }
