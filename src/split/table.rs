@@ -11,7 +11,7 @@ use super::budget::format_bytes;
 use super::plan::{Bound, Plan, StagePlan};
 
 const WEIGHTS: [ItemKind; 4] = [ItemKind::Embedding, ItemKind::Dense, ItemKind::Vectors, ItemKind::Head];
-const BUFFERS: [ItemKind; 3] = [ItemKind::Rows, ItemKind::Rope, ItemKind::LinkSlots];
+const BUFFERS: [ItemKind; 2] = [ItemKind::Rows, ItemKind::LinkSlots];
 const HEADS: [&str; 9] =
     ["card", "layers", "weights", "experts", "K/V", "buffers", "reserve", "free", "time"];
 
