@@ -165,6 +165,7 @@ pub unsafe fn add_steps<S: Steps, const R: usize>(
 ///
 /// # Safety
 /// The tier's features; the block exists; every row is an image row in which `at` is the place of a group.
+#[expect(clippy::needless_range_loop, reason = "the index also numbers a run of columns")]
 #[inline(always)]
 pub unsafe fn add_super<S: Supers, const R: usize>(
     source: S,
@@ -392,6 +393,7 @@ pub unsafe fn fill_steps<S: Steps>(source: S, count: usize, steps: &mut [Step; 8
 ///
 /// # Safety
 /// The tier's features; the block exists.
+#[expect(clippy::needless_range_loop, reason = "the index also numbers a run of columns")]
 #[inline(always)]
 pub unsafe fn fill_super<S: Supers>(source: S, block: &mut Super) {
     let quads = 64 / S::RUNS;

@@ -79,7 +79,9 @@ impl Form {
         let signed = |scale_cols, shift| Form::Super { scale_cols, pairs: Pairs::Scales { shift } };
         Some(match ty {
             T::Q4_0 => steps(Extra::Nothing, Stored::Plus8),
-            T::Q5_0 | T::Q8_0 | T::IQ4_NL | T::MXFP4 | T::Q1_0 | T::Q2_0 => steps(Extra::Nothing, Stored::Plus128),
+            T::Q5_0 | T::Q8_0 | T::IQ4_NL | T::MXFP4 | T::Q1_0 | T::Q2_0 => {
+                steps(Extra::Nothing, Stored::Plus128)
+            }
             T::Q4_1 | T::Q5_1 => steps(Extra::Offset, Stored::Plain),
             T::NVFP4 => steps(Extra::SecondHalf, Stored::Plus128),
             T::Q4_K | T::Q5_K => minima(ScaleCols::C32),

@@ -1,8 +1,8 @@
 //! Products of a panel with one activation row, in plain loops: the twin of every other tier.
 
 use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Stored, Super};
-use crate::device::cpu::image::{RECORD_BYTES, START_8_AT, START_128_AT, SUM_AT};
 use super::{Place, Sums};
+use crate::device::cpu::image::{RECORD_BYTES, START_8_AT, START_128_AT, SUM_AT};
 
 fn f32_at(row: &[u8], at: usize, index: usize) -> f32 {
     f32::from_bits(i32_at(row, at, index) as u32)

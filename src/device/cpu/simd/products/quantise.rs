@@ -48,7 +48,8 @@ fn row_any(shape: ImageShape, x: &[f32], image: &mut [u8]) -> Finite {
     let mut worst = 0;
     match shape.kind() {
         ImageKind::A32 => {
-            let records = scales.as_chunks_mut::<RECORD_BYTES>().0.iter_mut().zip(sums16.as_chunks_mut::<8>().0);
+            let records =
+                scales.as_chunks_mut::<RECORD_BYTES>().0.iter_mut().zip(sums16.as_chunks_mut::<8>().0);
             let blocks = x.as_chunks::<32>().0.iter().zip(codes.as_chunks_mut::<32>().0);
             for ((x, codes), (record, sums16)) in blocks.zip(records) {
                 let amax = amax_bits(x);

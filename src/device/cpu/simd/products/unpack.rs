@@ -177,8 +177,8 @@ fn two_bits(v: usize) -> (usize, usize) {
 #[inline(always)]
 fn q2_k<W: Wide>(wide: W, bytes: &[u8], block: &mut Super) {
     let s = bytes[..256].as_chunks::<16>().0;
-    for run in 0..16 {
-        set_run(block, run, s[run].map(|b| i32::from(b & 15)), s[run].map(|b| i32::from(b >> 4)));
+    for (run, s) in s.iter().enumerate() {
+        set_run(block, run, s.map(|b| i32::from(b & 15)), s.map(|b| i32::from(b >> 4)));
     }
     let vectors = bytes[256..1280].as_chunks::<64>().0;
     for (v, codes) in block.codes.iter_mut().enumerate() {
@@ -215,8 +215,8 @@ fn q3_k<W: Wide>(wide: W, bytes: &[u8], block: &mut Super) {
 #[inline(always)]
 fn q6_k<W: Wide>(wide: W, bytes: &[u8], block: &mut Super) {
     let s = bytes[3072..3328].as_chunks::<16>().0;
-    for run in 0..16 {
-        let scale = s[run].map(|b| i32::from(b as i8));
+    for (run, s) in s.iter().enumerate() {
+        let scale = s.map(|b| i32::from(b as i8));
         set_run(block, run, scale, scale);
     }
     let words = bytes[..3072].as_chunks::<64>().0;
