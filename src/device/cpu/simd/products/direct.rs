@@ -5,10 +5,11 @@
 
 use std::arch::x86_64::*;
 
-use super::avx512::{Steps, Supers, add_steps, add_super, fill_steps, fill_super, with_sums};
-use super::panel::{Extra, Panel};
+use super::avx512::{Steps, Supers, add_steps, add_super, fill_steps, fill_super, four, with_sums};
+use super::panel::{Extra, Form, Panel, ScaleCols};
 use super::unpack::{E2M1, NL4};
-use super::{Place, Sums, Tile};
+use super::{Place, Sums, Tile, even_blocks};
+use crate::device::cpu::image::{ImageKind, START_8_AT, START_128_AT};
 use crate::device::cpu::pack::GROUP_COLS;
 use crate::device::cpu::simd::tier::Avx512;
 use crate::gguf::TensorType;
@@ -26,26 +27,31 @@ impl<F> Packed<F> {
     }
 }
 
+/// How far ahead of a load memory is asked for: the hardware's own reading ahead is too short where a core computes
+/// for long between two lines.
+const AHEAD_BYTES: usize = 4096;
+
 #[inline(always)]
 unsafe fn load(at: *const u8) -> __m512i {
     // SAFETY: the caller's: 64 bytes.
-    unsafe { _mm512_loadu_si512(at.cast()) }
+    unsafe {
+        ahead(at, 64);
+        _mm512_loadu_si512(at.cast())
+    }
 }
 
-/// Asks for the bytes that lie `AHEAD` groups behind a group. Between two groups the core computes for so long that
-/// the hardware's own reading ahead stops; the addresses may lie outside the matrix, which does no harm.
+/// Asks for the memory that lies ahead of `bytes` bytes at `at`.
 #[inline(always)]
-fn prefetch<const AHEAD: usize>(group: &[u8]) {
-    for line in (0..group.len()).step_by(64) {
+fn ahead(at: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
         // SAFETY: a prefetch reads nothing, whatever the address.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(group.as_ptr().wrapping_add(AHEAD * group.len() + line).cast())
-        };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_BYTES + line).cast()) };
     }
 }
 
 #[inline(always)]
 unsafe fn halves(at: *const u8) -> __m512 {
+    ahead(at, 32);
     // SAFETY: the caller's: 32 bytes.
     unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) }
 }
@@ -80,7 +86,7 @@ unsafe fn fifth(codes: __m512i, mask: *const u8) -> __m512i {
 /// A format in steps of 32 columns: bytes of a packed block, where its fields lie, what its nibbles mean.
 macro_rules! steps {
     ($name:ident $doc:literal, $bytes:literal, $extra:expr, codes($p:ident, $v:ident) $codes:block,
-     d($q:ident) $d:block, start($negated:ident) $start:block) => {
+     d($q:ident) $d:block, $start:expr) => {
         #[doc = $doc]
         #[derive(Clone, Copy)]
         pub struct $name;
@@ -109,9 +115,10 @@ macro_rules! steps {
             }
 
             #[inline(always)]
-            unsafe fn start(self, $negated: __m512i) -> __m512i {
-                // SAFETY: the caller's features.
-                unsafe { $start }
+            unsafe fn start(self, row: *const u8, at: usize) -> __m512i {
+                let start: Option<usize> = $start;
+                // SAFETY: the caller's; a record has a start value there.
+                unsafe { start.map_or(_mm512_setzero_si512(), |start| four(row, at + start)) }
             }
         }
     };
@@ -119,28 +126,30 @@ macro_rules! steps {
 
 steps!(Q4_0 "Q4_0", 18, Extra::Nothing,
     codes(p, v) { let w = load(p.add(32 + 64 * v)); (low(w), high(w)) },
-    d(p) { halves(p) }, start(negated) { _mm512_slli_epi32::<3>(negated) });
+    d(p) { halves(p) }, Some(START_8_AT));
 steps!(Q4_1 "Q4_1", 20, Extra::Offset,
     codes(p, v) { let w = load(p.add(64 + 64 * v)); (low(w), high(w)) },
-    d(p) { halves(p) }, start(_n) { _mm512_setzero_si512() });
+    d(p) { halves(p) }, None);
 steps!(Q5_0 "Q5_0", 22, Extra::Nothing,
     codes(p, v) {
-        let w = load(p.add(96 + 64 * v));
-        (fifth(low(w), p.add(32 + 8 * v)), fifth(high(w), p.add(64 + 8 * v)))
+        // The code is 16 less than its five bits; stored plus 128.
+        let (w, base) = (load(p.add(96 + 64 * v)), _mm512_set1_epi8(112));
+        let (first, second) = (_mm512_or_si512(low(w), base), _mm512_or_si512(high(w), base));
+        (fifth(first, p.add(32 + 8 * v)), fifth(second, p.add(64 + 8 * v)))
     },
-    d(p) { halves(p) }, start(negated) { _mm512_slli_epi32::<4>(negated) });
+    d(p) { halves(p) }, Some(START_128_AT));
 steps!(Q5_1 "Q5_1", 24, Extra::Offset,
     codes(p, v) {
         let w = load(p.add(128 + 64 * v));
         (fifth(low(w), p.add(64 + 8 * v)), fifth(high(w), p.add(96 + 8 * v)))
     },
-    d(p) { halves(p) }, start(_n) { _mm512_setzero_si512() });
+    d(p) { halves(p) }, None);
 steps!(Q8_0 "Q8_0", 34, Extra::Nothing,
     codes(p, v) { (load(p.add(32 + 64 * v)), load(p.add(288 + 64 * v))) },
-    d(p) { halves(p) }, start(negated) { _mm512_slli_epi32::<7>(negated) });
+    d(p) { halves(p) }, Some(START_128_AT));
 steps!(Iq4Nl "IQ4_NL", 18, Extra::Nothing,
     codes(p, v) { let w = load(p.add(32 + 64 * v)); (lookup(&NL4, low(w)), lookup(&NL4, high(w))) },
-    d(p) { halves(p) }, start(negated) { _mm512_slli_epi32::<7>(negated) });
+    d(p) { halves(p) }, Some(START_128_AT));
 steps!(Mxfp4 "MXFP4", 17, Extra::Nothing,
     codes(p, v) { let w = load(p.add(16 + 64 * v)); (lookup(&E2M1, low(w)), lookup(&E2M1, high(w))) },
     d(p) {
@@ -150,7 +159,7 @@ steps!(Mxfp4 "MXFP4", 17, Extra::Nothing,
         let tiny = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
         _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, tiny, denormal))
     },
-    start(negated) { _mm512_slli_epi32::<4>(negated) });
+    Some(START_128_AT));
 
 /// Scales and minima of Q4_K and Q5_K, run after run, a byte a row.
 #[repr(C, align(64))]
@@ -196,6 +205,7 @@ impl<const QH_BYTES: usize> Supers for Packed<Q45K<QH_BYTES>> {
 
     #[inline(always)]
     unsafe fn scales(self) -> KScales {
+        ahead(self.0.wrapping_add(256), 16 * QH_BYTES);
         // SAFETY: the caller's; the bytes lie behind d and dmin.
         unsafe { k_scales(self.0.add(64)) }
     }
@@ -284,17 +294,17 @@ impl Supers for Packed<Q6K> {
     type Scales = ();
 
     #[inline(always)]
-    unsafe fn scales(self) {}
+    unsafe fn scales(self) {
+        ahead(self.0.wrapping_add(3072), 256);
+    }
 
     #[inline(always)]
     unsafe fn codes(self, u: usize, w: usize) -> [__m512i; 4] {
         // Unit u: half u >> 1 of the block; runs of its lower (u even) or upper 16 columns of each 32.
-        let word = 4 * (u & 1) + w;
+        let three = self.0.wrapping_add(192 * (4 * u + w));
         // SAFETY: the caller's; fields as in `pack.rs`.
         unsafe {
-            let (a, b) =
-                (self.0.add(64 * (16 * (u >> 1) + word)), self.0.add(2048 + 64 * (8 * (u >> 1) + word)));
-            let (a, b, upper) = (load(a), load(a.add(512)), load(b));
+            let (a, b, upper) = (load(three), load(three.add(64)), load(three.add(128)));
             let nibble = _mm512_set1_epi8(15);
             // Selects the low four bits of the first, the others of the second, and keeps six.
             let join = |four: __m512i, two: __m512i| {
@@ -604,8 +614,14 @@ impl Supers for Packed<Tq2_0> {
     signed!(1024, 5);
 }
 
-/// The most activation rows for which unpacking in registers pays.
-pub const ROWS_MAX: usize = 12;
+/// Activation rows that a kernel for steps keeps in registers beside the codes.
+const STEPS_ROWS: usize = 12;
+
+/// The same of a kernel for integer scales; more rows are faster from a panel.
+const SUPER_ROWS: usize = 8;
+
+/// The same where four runs are unpacked together.
+const SUPER_16_ROWS: usize = 4;
 
 /// Calls `$steps` or `$supers` with the format of a packed type.
 macro_rules! by_format {
@@ -633,7 +649,6 @@ macro_rules! by_format {
 
 /// Unpacks a group to a panel.
 pub fn unpack(_: Avx512, ty: TensorType, bytes: &[u8], panel: &mut Panel) {
-    prefetch::<1>(bytes);
     // SAFETY: the witness says that this CPU has the features; the bytes are whole blocks of the type.
     unsafe {
         by_format!(ty, unpack_steps, unpack_super, (bytes, bytes.len() / (16 * ty.block_bytes()), panel))
@@ -663,15 +678,27 @@ where
 }
 
 /// Computes the sums of a whole tile.
-pub fn tile(_: Avx512, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums; ROWS_MAX]) {
-    // SAFETY: the witness says that this CPU has the features; the tile is a whole one of its type, and the images
-    // have its shape, so that every row holds the places of all groups.
-    unsafe { by_format!(tile.ty, rows_of_steps, rows_of_super, (tile, rows, sums)) }
+pub fn tile(_: Avx512, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums]) {
+    let most = match tile.form {
+        Form::Steps { .. } => STEPS_ROWS,
+        Form::Super { scale_cols: ScaleCols::C32, .. } => SUPER_ROWS,
+        Form::Super { scale_cols: ScaleCols::C16, .. } => SUPER_16_ROWS,
+    };
+    for (rows, sums) in even_blocks(rows, sums, most) {
+        // SAFETY: the witness says that this CPU has the features; the tile is a whole one of its type, and the
+        // images have its shape, so that every row holds the places of all groups.
+        unsafe { by_format!(tile.ty, rows_of_steps, rows_of_super, (tile, rows, sums)) }
+    }
+}
+
+/// Whether packed bytes or panels serve `rows` activation rows faster.
+pub fn pays(form: Form, rows: usize) -> bool {
+    form.image() == ImageKind::A32 || rows <= SUPER_ROWS
 }
 
 /// # Safety
 /// As [`tile_steps`].
-unsafe fn rows_of_steps<F: Copy>(format: F, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums; ROWS_MAX])
+unsafe fn rows_of_steps<F: Copy>(format: F, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums])
 where
     Packed<F>: Steps,
 {
@@ -690,14 +717,14 @@ where
             10 => tile_steps::<F, 10>(format, tile, rows, sums),
             11 => tile_steps::<F, 11>(format, tile, rows, sums),
             12 => tile_steps::<F, 12>(format, tile, rows, sums),
-            rows => unreachable!("invariant: at most {ROWS_MAX} rows, not {rows}"),
+            rows => unreachable!("invariant: at most {STEPS_ROWS} rows, not {rows}"),
         }
     }
 }
 
 /// # Safety
 /// As [`tile_super`].
-unsafe fn rows_of_super<F: Copy>(format: F, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums; ROWS_MAX])
+unsafe fn rows_of_super<F: Copy>(format: F, tile: &Tile<'_>, rows: &[&[u8]], sums: &mut [Sums])
 where
     Packed<F>: Supers,
 {
@@ -712,11 +739,7 @@ where
             6 => tile_super::<F, 6>(format, tile, rows, sums),
             7 => tile_super::<F, 7>(format, tile, rows, sums),
             8 => tile_super::<F, 8>(format, tile, rows, sums),
-            9 => tile_super::<F, 9>(format, tile, rows, sums),
-            10 => tile_super::<F, 10>(format, tile, rows, sums),
-            11 => tile_super::<F, 11>(format, tile, rows, sums),
-            12 => tile_super::<F, 12>(format, tile, rows, sums),
-            rows => unreachable!("invariant: at most {ROWS_MAX} rows, not {rows}"),
+            rows => unreachable!("invariant: at most {SUPER_ROWS} rows, not {rows}"),
         }
     }
 }
@@ -728,7 +751,7 @@ unsafe fn tile_steps<F: Copy, const R: usize>(
     format: F,
     tile: &Tile<'_>,
     rows: &[&[u8]],
-    sums: &mut [Sums; ROWS_MAX],
+    sums: &mut [Sums],
 ) where
     Packed<F>: Steps,
 {
@@ -739,7 +762,6 @@ unsafe fn tile_steps<F: Copy, const R: usize>(
             for group in 0..cols.div_ceil(GROUP_COLS) {
                 let count = 8.min((cols - GROUP_COLS * group) / 32);
                 let bytes = tile.group_bytes(group, 32 * count);
-                prefetch::<2>(bytes);
                 let source = Packed::new(bytes.as_ptr(), format);
                 add_steps(source, count, rows, Place::of(tile.shape, group), sums);
             }
@@ -754,7 +776,7 @@ unsafe fn tile_super<F: Copy, const R: usize>(
     format: F,
     tile: &Tile<'_>,
     rows: &[&[u8]],
-    sums: &mut [Sums; ROWS_MAX],
+    sums: &mut [Sums],
 ) where
     Packed<F>: Supers,
 {
@@ -763,7 +785,6 @@ unsafe fn tile_super<F: Copy, const R: usize>(
         with_sums(rows, sums, |rows: &[_; R], sums| {
             for group in 0..tile.shape.cols() / GROUP_COLS {
                 let bytes = tile.group_bytes(group, GROUP_COLS);
-                prefetch::<2>(bytes);
                 let source = Packed::new(bytes.as_ptr(), format);
                 add_super(source, rows, Place::of(tile.shape, group), sums);
             }

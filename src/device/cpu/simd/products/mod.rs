@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use super::tier::Tier;
 use crate::device::cpu::columns::Columns;
-use crate::device::cpu::image::{ImageKind, ImageShape, Images};
+use crate::device::cpu::image::{ImageKind, ImageShape, Images, RECORD_BYTES};
 use crate::device::cpu::pack::{GROUP_COLS, Layout, Matrix, TILE_ROWS};
 use crate::gguf::TensorType;
 
@@ -82,7 +82,7 @@ struct Place {
 impl Place {
     fn of(shape: ImageShape, group: usize) -> Place {
         let (scales, sums32) = match shape.kind() {
-            ImageKind::A32 => (32, 32),
+            ImageKind::A32 => (8 * RECORD_BYTES, 32),
             ImageKind::A256 => (4, 16),
         };
         Place {
@@ -155,29 +155,33 @@ fn pass_of(
     columns: Range<usize>,
     mut write: impl FnMut(usize, Range<usize>, &Sums),
 ) {
-    let mut panel = None;
+    let (mut panel, mut sums) = (None, [[0.0; TILE_ROWS]; PASS_ROWS]);
     for start in columns.clone().step_by(TILE_ROWS) {
         let tile = Tile { ty: matrix.ty(), form, shape, bytes: matrix.tile(start / TILE_ROWS) };
         let range = start..(start + TILE_ROWS).min(columns.end);
-        #[cfg(target_arch = "x86_64")]
-        if let Tier::Avx512(witness) = tier
-            && rows.len() <= direct::ROWS_MAX
-            && Layout::of(tile.ty) == Layout::Lanes16
-        {
-            let mut sums = [[0.0; TILE_ROWS]; direct::ROWS_MAX];
-            direct::tile(witness, &tile, rows, &mut sums);
-            for (row, sums) in sums[..rows.len()].iter().enumerate() {
-                write(row, range.clone(), sums);
-            }
-            continue;
-        }
-        let panel = panel.get_or_insert_with(Panel::new);
-        let mut sums = [[0.0; TILE_ROWS]; PASS_ROWS];
-        tile.by_panels(tier, panel, rows, &mut sums[..rows.len()]);
-        for (row, sums) in sums[..rows.len()].iter().enumerate() {
+        let sums = &mut sums[..rows.len()];
+        sums.fill([0.0; TILE_ROWS]);
+        tile.add(tier, &mut panel, rows, sums);
+        for (row, sums) in sums.iter().enumerate() {
             write(row, range.clone(), sums);
         }
     }
+}
+
+/// Cuts rows and their sums into blocks of at most `most` rows and nearly equal size: 13 are 7 and 6.
+fn even_blocks<'r, 'i, 's>(
+    rows: &'r [&'i [u8]],
+    sums: &'s mut [Sums],
+    most: usize,
+) -> impl Iterator<Item = (&'r [&'i [u8]], &'s mut [Sums])> {
+    let blocks = rows.len().div_ceil(most);
+    let mut rest = sums;
+    (0..blocks).map(move |i| {
+        let (start, end) = (i * rows.len() / blocks, (i + 1) * rows.len() / blocks);
+        let (here, behind) = std::mem::take(&mut rest).split_at_mut(end - start);
+        rest = behind;
+        (&rows[start..end], here)
+    })
 }
 
 /// The packed bytes of a tile and what they are.
@@ -190,7 +194,20 @@ struct Tile<'a> {
 }
 
 impl Tile<'_> {
-    /// Adds up the sums group after group.
+    /// Adds the products with all rows to the sums.
+    #[inline(always)]
+    fn add(&self, tier: Tier, panel: &mut Option<Panel>, rows: &[&[u8]], sums: &mut [Sums]) {
+        #[cfg(target_arch = "x86_64")]
+        if let Tier::Avx512(witness) = tier
+            && Layout::of(self.ty) == Layout::Lanes16
+            && direct::pays(self.form, rows.len())
+        {
+            return direct::tile(witness, self, rows, sums);
+        }
+        self.by_panels(tier, panel.get_or_insert_with(Panel::new), rows, sums);
+    }
+
+    /// Adds group after group.
     fn by_panels(&self, tier: Tier, panel: &mut Panel, rows: &[&[u8]], sums: &mut [Sums]) {
         for group in 0..self.shape.cols().div_ceil(GROUP_COLS) {
             let cols = GROUP_COLS.min(self.shape.cols() - group * GROUP_COLS);
