@@ -9,7 +9,6 @@
 
 #![allow(unsafe_code, reason = "loads at computed places inside checked pages and scratch")]
 
-mod pages;
 mod partial;
 mod scores;
 #[cfg(test)]
@@ -27,7 +26,6 @@ use crate::device::cpu::plain::attention as plain;
 use crate::device::cpu::plain::attention::SPAN_TILES;
 use crate::device::cpu::plain::stored::{load_f16, load_q8_0};
 use crate::model::facts::{KvFormat, PAGE_POSITIONS};
-pub use pages::StoredHead;
 use partial::{PartialsMut, divide, merge_span};
 use tile::{AddValues, Expand, OnVectors, Rows, ScoresByColumns, ScoresByRows, Tile};
 

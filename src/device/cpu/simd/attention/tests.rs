@@ -2,11 +2,7 @@
 
 use super::*;
 use crate::device::cpu::columns::ColumnsMut;
-use crate::device::cpu::kv_store::KvStore;
 use crate::device::cpu::simd::samples::{assert_bits, small_values};
-use crate::device::ledger::Ledger;
-use crate::model::facts::{CardId, PageId};
-use crate::model::program::StateKind;
 use half::f16;
 
 /// Pages of one K/V head in shuffled places, as a store would keep them.
@@ -188,59 +184,6 @@ fn every_window_and_a_chunk_give_the_plain_bits_for_every_ratio_of_heads() {
     }
     let positions: Vec<u32> = (0..40).collect();
     check(&Case { format: KvFormat::F32, key_width: 64, value_width: 64, group: 3, positions: &positions });
-}
-
-#[test]
-fn heads_of_a_store_are_read_where_append_put_them() {
-    let (kv_heads, group, width, keys, first_page) = (3, 2, 32, 150, 4);
-    let states = [
-        StateKind::Paged { heads: 1, key_width: 64, value_width: 32 },
-        StateKind::Fixed { values: 5 },
-        StateKind::Paged { heads: kv_heads, key_width: width, value_width: width },
-    ];
-    for format in FORMATS {
-        let mut ledger = Ledger::new(CardId(0), 1 << 24);
-        let mut store = KvStore::new(&mut ledger, CardId(0), &states, format, 8).unwrap();
-        let pages = [first_page, 1, 7].map(PageId);
-        let (k, v) = (small_values(1, keys * kv_heads * width), small_values(2, keys * kv_heads * width));
-        for (position, (k, v)) in
-            k.chunks_exact(kv_heads * width).zip(v.chunks_exact(kv_heads * width)).enumerate()
-        {
-            let place = (pages[position / PAGE_POSITIONS], position % PAGE_POSITIONS);
-            store.append(Tier::Plain, place, 1, k, v).unwrap();
-        }
-        let heads = kv_heads * group;
-        let q = small_values(3, 2 * heads * width);
-        for kv_head in 0..kv_heads {
-            let head_of = |x: &[f32]| -> Vec<f32> {
-                x.chunks_exact(width).skip(kv_head).step_by(kv_heads).flatten().copied().collect()
-            };
-            let shuffled = Shuffled::new(format, &head_of(&k), width, &head_of(&v), width);
-            let stored = StoredHead { store: &store, pages: &pages, state: 1, kv_head };
-            let queries = Queries {
-                values: &q,
-                stride: heads * width,
-                positions: &[70, keys as u32 - 1],
-                kv_head,
-                group,
-                key_width: width,
-                value_width: width,
-                scale: 0.2,
-            };
-            for tier in Tier::available() {
-                let sources: [&dyn HeadPages; 2] = [&stored, &shuffled];
-                let [got, want] = sources.map(|source| {
-                    let mut out = vec![0.0; 2 * heads * width];
-                    let mut scratch = vec![0.0; scratch_values(2, group, width, width)];
-                    let matrix = ColumnsMut::new(&mut out, heads * width, 1);
-                    attend(tier, &queries, source, 0, &mut matrix.claim(0), &mut scratch);
-                    out
-                });
-                assert!(want.iter().any(|&v| v != 0.0), "an output");
-                assert_bits(&got, &want, &format!("{}, head {kv_head} by {}", format.name(), tier.name()));
-            }
-        }
-    }
 }
 
 /// The generator of `oracle/dots.json`.
