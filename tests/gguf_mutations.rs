@@ -4,6 +4,8 @@
 //! Invariants: seeded, so a failure repeats; every variant of `GgufError` occurs; the heap grows by less than 64 MiB
 //! over what it was before each file. Does not know: which damage leads to which error (`src/gguf/tests/` does).
 
+#![allow(clippy::unwrap_used, reason = "a test: a panic is its way to fail")]
+
 #[path = "../src/gguf/tests/malformed.rs"]
 #[allow(dead_code, reason = "shared with the unit tests, which use more of it")]
 mod malformed;
