@@ -9,6 +9,7 @@ pub mod lower;
 pub mod memory;
 pub mod pack;
 pub mod plain;
+pub mod reference;
 pub mod simd;
 pub mod team;
 pub mod weights;
