@@ -229,7 +229,9 @@ impl Footprint {
             let values = (w.rows * w.cols * w.experts) as u64;
             match (w.usage, w.layer) {
                 (WeightUse::Vector, Some(l)) => layers[l].vector_bytes += vector,
-                (WeightUse::Vector, None) if program.ropes.iter().any(|r| r.divisors == Some(WeightId(id))) => {
+                (WeightUse::Vector, None)
+                    if program.ropes.iter().any(|r| r.divisors == Some(WeightId(id))) =>
+                {
                     rope_vector_bytes += vector;
                 }
                 (WeightUse::Vector, None) => tail_vector_bytes += vector,
@@ -357,7 +359,8 @@ impl RowBytes {
         let images = image(ImageKind::A32, self.a32_cols) + image(ImageKind::A256, self.a256_cols);
         let angles: usize = program.ropes.iter().map(|r| 8 * r.frequencies.len()).sum();
         let choices: usize = program.choices.iter().map(|c| 8 * c.used).sum();
-        let expert = 8 * self.inner_width + 4 * (self.expert_width + self.gathered_width) + self.inner_image_bytes;
+        let expert =
+            8 * self.inner_width + 4 * (self.expert_width + self.gathered_width) + self.inner_image_bytes;
         rows + images + angles + choices + self.experts_used * expert
     }
 }

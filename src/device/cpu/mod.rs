@@ -6,6 +6,7 @@ pub mod exec;
 pub mod image;
 pub mod kv_store;
 pub mod lower;
+pub mod machine;
 pub mod memory;
 pub mod pack;
 pub mod plain;
