@@ -10,6 +10,7 @@ pub mod machine;
 pub mod memory;
 pub mod pack;
 pub mod plain;
+pub mod reference;
 pub mod simd;
 pub mod team;
 pub mod weights;
