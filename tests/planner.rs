@@ -137,7 +137,7 @@ fn footprint(layers: impl Into<prop::collection::SizeRange>) -> impl Strategy<Va
                 residual_width: width * 16,
                 vocab: 1_000,
                 row_bytes: row_bytes * 16,
-                rope_bytes_per_position: 8,
+                rope_vector_bytes: 0,
             }
         },
     )
@@ -465,7 +465,7 @@ fn dense(layers: usize) -> Footprint {
         residual_width: 576,
         vocab: 49_152,
         row_bytes: 30_000,
-        rope_bytes_per_position: 256,
+        rope_vector_bytes: 0,
     }
 }
 

@@ -1,2 +1,18 @@
-//! stub
-pub(super) fn run(_: &super::args::DetokenizeArgs) -> anyhow::Result<()> { anyhow::bail!("later") }
+//! `tandem detokenize`: token ids to the bytes of their text.
+
+use std::io::Write as _;
+
+use super::args::DetokenizeArgs;
+use crate::gguf::File;
+use crate::text::{SpecialText, Vocab};
+
+/// Runs the command.
+pub(super) fn run(args: &DetokenizeArgs) -> anyhow::Result<()> {
+    let file = File::open(&args.model.model)?;
+    let vocab = Vocab::from_metadata(file.metadata())?;
+    let special = if args.special { SpecialText::Shown } else { SpecialText::Hidden };
+    let mut out = std::io::stdout().lock();
+    out.write_all(&vocab.detokenize(&args.tokens, special)?)?;
+    out.flush()?;
+    Ok(())
+}

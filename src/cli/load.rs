@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::SplitArgs;
+use super::devices::measured_rates;
 use super::interrupt;
 use crate::device::cpu::machine;
 use crate::device::cpu::simd::tier::Tier;
@@ -150,7 +151,13 @@ fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
         (Some(n), None) => CpuThreads::Shared(n),
         (None, None) => CpuThreads::Shared(machine::allowed_cpus()),
     };
-    let facts: Vec<CardFacts> = (0u32..).zip(memory).map(|(i, bytes)| virtual_card(i, bytes)).collect();
+    let mut facts: Vec<CardFacts> = (0u32..).zip(memory).map(|(i, bytes)| virtual_card(i, bytes)).collect();
+    if let Some(rates) = measured_rates() {
+        for card in &mut facts {
+            card.decode_bytes_per_s = rates.decode_bytes_per_s;
+            card.prompt_macs_per_s = rates.prompt_macs_per_s;
+        }
+    }
     Ok(CardChoice { links: virtual_links(count), cards: facts, threads, tier })
 }
 

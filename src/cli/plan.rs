@@ -1,2 +1,29 @@
-//! stub
-pub(super) fn run(_: &super::args::PlanArgs) -> anyhow::Result<()> { anyhow::bail!("later") }
+//! `tandem plan`: which card would run which layers, with every byte, without loading.
+
+use std::io::Write as _;
+
+use super::args::PlanArgs;
+use super::load::Prepared;
+use crate::engine::open;
+use crate::split::SplitError;
+
+/// Runs the command. A refusal shows its items and the nearest plan that fits before the one line that sums it up.
+pub(super) fn run(args: &PlanArgs) -> anyhow::Result<()> {
+    let p = Prepared::new(&args.split, args.sequences.sequences)?;
+    match open::plan(&p.model, &p.choice, &p.split, p.activations) {
+        Ok(plan) => {
+            let mut out = std::io::stdout().lock();
+            if args.json {
+                writeln!(out, "{}", serde_json::to_string_pretty(&plan)?)?;
+            } else {
+                writeln!(out, "{}", plan.to_string().trim_end())?;
+            }
+            Ok(())
+        }
+        Err(SplitError::NoFit(refusal)) => {
+            writeln!(std::io::stderr(), "{}", refusal.itemised().to_string().trim_end())?;
+            Err(SplitError::NoFit(refusal).into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -10,6 +10,7 @@ pub mod image;
 pub mod kv_store;
 pub mod lower;
 pub mod machine;
+pub mod measure;
 pub mod memory;
 pub mod pack;
 pub mod plain;

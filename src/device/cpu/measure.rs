@@ -1,0 +1,79 @@
+//! Rates of a virtual card on this computer: what the planner's time model wants to know.
+//!
+//! Invariant: each figure is the best of a few short runs on one thread, so a busy machine lowers it little.
+//! Does not know: plans, where figures are kept.
+
+use std::time::Instant;
+
+use super::columns::ColumnsMut;
+use super::image::{Finite, ImageShape, Images, quantise_row};
+use super::pack::{Matrix, TILE_ROWS, packed_bytes};
+use super::simd::products::{Finish, Rows, image_of, product};
+use super::simd::tier::Tier;
+use crate::gguf::TensorType;
+
+/// Larger than the caches of most processors.
+const STREAM_BYTES: usize = 128 << 20;
+
+/// K of the products measured.
+const COLS: usize = 2048;
+
+/// Rows of a prompt.
+const PROMPT_ROWS: usize = 256;
+
+const RUNS: usize = 3;
+
+/// Bytes a second of a plain copy of memory, read and write counted once.
+pub fn copy_bytes_per_s() -> f64 {
+    let from = vec![1u8; STREAM_BYTES];
+    let mut to = vec![0u8; STREAM_BYTES];
+    best(STREAM_BYTES as f64, || {
+        to.copy_from_slice(&from);
+        std::hint::black_box(&mut to);
+    })
+}
+
+/// Weight bytes a second of decode rows on Q4_0 matrices.
+pub fn decode_bytes_per_s(tier: Tier) -> f64 {
+    let rows = STREAM_BYTES / TensorType::Q4_0.row_bytes(COLS) / TILE_ROWS * TILE_ROWS;
+    rate(tier, rows, 1) * TensorType::Q4_0.row_bytes(COLS) as f64 / COLS as f64
+}
+
+/// Multiply-adds a second of prompt rows on a Q4_0 matrix.
+pub fn prompt_macs_per_s(tier: Tier) -> f64 {
+    rate(tier, 1024, PROMPT_ROWS)
+}
+
+/// Multiply-adds a second of a `rows` x [`COLS`] matrix with `n` activation rows.
+fn rate(tier: Tier, rows: usize, n: usize) -> f64 {
+    let ty = TensorType::Q4_0;
+    // Any bytes are codes; a scale of 2^-15 in every place keeps sums finite.
+    let packed = vec![0x02u8; packed_bytes(ty, rows, COLS)];
+    let matrix = Matrix::new(ty, rows, COLS, &packed);
+    let kind = image_of(ty).expect("invariant: Q4_0 is quantised");
+    let shape = ImageShape::new(kind, COLS);
+    let mut images = vec![0u8; n * shape.row_bytes()];
+    let x: Vec<f32> = (0..COLS).map(|i| (i % 17) as f32 - 8.0).collect();
+    for image in images.chunks_exact_mut(shape.row_bytes()) {
+        assert_eq!(quantise_row(tier, shape, &x, image), Finite::Yes, "the row measured is finite");
+    }
+    let images = Images::new(shape, &images);
+    let mut out = vec![0f32; n * rows];
+    best((n * rows * COLS) as f64, || {
+        let columns = ColumnsMut::new(&mut out, rows, 1);
+        product(tier, &matrix, &images, &Rows::Range(0..n), Finish::default(), &mut columns.claim(0));
+        std::hint::black_box(&columns);
+    })
+}
+
+/// Units a second of the fastest run, after one that is not timed.
+fn best(units: f64, mut run: impl FnMut()) -> f64 {
+    run();
+    let time = |run: &mut dyn FnMut()| {
+        let start = Instant::now();
+        run();
+        start.elapsed().as_secs_f64()
+    };
+    let least = (0..RUNS).map(|_| time(&mut run)).fold(f64::MAX, f64::min);
+    units / least.max(1e-9)
+}
