@@ -33,7 +33,8 @@ impl Case {
 
     fn model(&self) -> TimeModel {
         let weight = self.options.prompt_rows_per_token;
-        TimeModel::new(&self.footprint, &self.cards, &self.links, &self.options.sizes, weight).unwrap()
+        TimeModel::new(&self.footprint, &self.cards, &self.links, &self.options.sizes, weight)
+            .expect("the rates of a case are rates")
     }
 
     fn needed_bytes(&self, card: usize, layers: Range<usize>) -> u64 {

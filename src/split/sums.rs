@@ -183,10 +183,10 @@ impl Search<'_> {
             if at[start] + entry + sums.own[self.at(node, start)] != sums.best {
                 continue;
             }
-            for end in start + 1..=layers {
+            for (end, next) in next.iter_mut().enumerate().skip(start + 1) {
                 let sum = at[start] + entry + self.stage(node, start, end, sums);
                 if sum + sums.rest[self.at(node, end)] == sums.best {
-                    next[end] = sum;
+                    *next = sum;
                 }
             }
         }
