@@ -174,11 +174,11 @@ pub enum ImageKind {
     A256,
 }
 
-/// Bytes that the CPU keeps of an image row: codes, scales, sums per 32 and per 16 codes, filled up to an odd
-/// multiple of 64 bytes so that many rows do not fall into one set of a cache.
+/// Bytes that the CPU keeps of an image row: codes, scales with what follows from them per 32 values, and sums per 16
+/// codes, filled up to an odd multiple of 64 bytes so that many rows do not fall into one set of a cache.
 pub fn image_row_bytes(kind: ImageKind, cols: usize) -> usize {
     let bytes = match kind {
-        ImageKind::A32 => cols + cols / 32 * 8 + cols / 16 * 4,
+        ImageKind::A32 => cols + cols / 32 * 16 + cols / 16 * 4,
         ImageKind::A256 => cols + cols / 256 * 4 + cols / 32 * 2 + cols / 16 * 2,
     };
     64 * (bytes.div_ceil(64) | 1)

@@ -146,10 +146,11 @@ mod tests {
     fn shown_sizes_have_three_digits() {
         let cases = [
             (0, "0 B"),
-            (1023, "1.00 KiB"),
+            (1023, "1023 B"),
             (1000, "1000 B"),
             (1536, "1.50 KiB"),
             (MIB - 1, "1.00 MiB"),
+            (1000 * MIB, "1000 MiB"),
             (121 * MIB + MIB / 3, "121 MiB"),
             (8 * GIB - 150 * MIB, "7.85 GiB"),
             (12 * GIB + GIB / 2, "12.5 GiB"),

@@ -1,12 +1,16 @@
 //! The closest miss: where no split fits, the one that goes least over the budgets, to show and to count from.
 //!
-//! Invariant: its excess is the least number of bytes that, added to the cards it names, makes the model fit.
+//! Invariant: its excess is the least number of bytes that, added to the cards it names, makes the model fit; among
+//! equals the one whose worst card is over by least.
 //! Does not know: time.
 
 use super::budget::Budget;
 use super::cost::Assignment;
 use super::fit::RangeBytes;
 use super::orders::Orders;
+
+/// Bytes over budget: of all cards, and of the worst one.
+type Excess = (u64, u64);
 
 /// Bytes over budget in all, and the split.
 pub(super) fn closest(orders: &Orders, bytes: &[&RangeBytes], budgets: &[Budget]) -> (u64, Vec<Assignment>) {
@@ -17,20 +21,22 @@ pub(super) fn closest(orders: &Orders, bytes: &[&RangeBytes], budgets: &[Budget]
         bytes[card].of(start, end).saturating_sub(budgets[card].budget_bytes())
     };
     // For each node and first layer: least excess from there to the end, and where the node's stage ends.
-    let mut own = vec![(u64::MAX, layers); orders.nodes.len() * width];
-    let least = |nodes: &[usize], start: usize, own: &[(u64, usize)]| {
+    let mut own: Vec<(Excess, usize)> = vec![((0, 0), layers); orders.nodes.len() * width];
+    let least = |nodes: &[usize], start: usize, own: &[(Excess, usize)]| {
         nodes.iter().map(|&node| (own[node * width + start].0, node)).min()
     };
     for node in (0..orders.nodes.len()).rev() {
         let class = orders.nodes[node].class;
-        let rest: Vec<Option<u64>> =
+        let rest: Vec<Option<Excess>> =
             (0..layers).map(|end| least(&orders.nodes[node].next, end, &own).map(|found| found.0)).collect();
         for start in 0..layers {
-            let tail = (excess(class, start, layers), layers);
+            let alone = excess(class, start, layers);
             let inner = (start + 1..layers).filter_map(|end| {
-                rest[end].map(|after| (excess(class, start, end).saturating_add(after), end))
+                let (after, worst) = rest[end]?;
+                let over = excess(class, start, end);
+                Some(((over.saturating_add(after), over.max(worst)), end))
             });
-            own[node * width + start] = inner.fold(tail, Ord::min);
+            own[node * width + start] = inner.fold(((alone, alone), layers), Ord::min);
         }
     }
     let mut stages: Vec<Assignment> = Vec::new();
@@ -39,7 +45,7 @@ pub(super) fn closest(orders: &Orders, bytes: &[&RangeBytes], budgets: &[Budget]
     while start < layers {
         let (sum, node) =
             least(options, start, &own).expect("invariant: a stage that ends early has a next one");
-        excess_bytes.get_or_insert(sum);
+        excess_bytes.get_or_insert(sum.0);
         let (class, end) = (orders.nodes[node].class, own[node * width + start].1);
         stages.push((orders.classes[class][used[class]], start..end));
         used[class] += 1;

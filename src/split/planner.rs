@@ -93,7 +93,7 @@ impl Planner<'_> {
                 Layout::Given(stages) => self.holds(stages, sizes),
                 Layout::Orders(orders) => {
                     let reach = self.reach(sizes);
-                    orders.iter().any(|orders| Search::new(orders, model, &reach).fits())
+                    orders.iter().any(|orders| Search::new(orders, model, &reach).fits(u64::MAX))
                 }
             }
     }

@@ -10,7 +10,7 @@
 use super::cost::{Assignment, TimeModel};
 use super::fit::Reach;
 use super::orders::Orders;
-use super::sums::{NEVER, time_ps};
+use super::sums::NEVER;
 
 /// What is searched.
 pub(super) struct Search<'a> {
@@ -27,11 +27,11 @@ struct Best {
     busy_ps_max: u64,
 }
 
-/// Bounds (by index) still to be looked at, and the least sum at any of them: that of a wider bound.
+/// Bounds (by index) still to be looked at, and what their sums cannot be below: the least sum of a wider bound.
 struct Open {
     start: usize,
     end: usize,
-    sum: i64,
+    least_ps: u64,
 }
 
 impl<'a> Search<'a> {
@@ -44,50 +44,44 @@ impl<'a> Search<'a> {
     /// The best split, or `None` where none fits.
     pub(super) fn best(&self) -> Option<Vec<Assignment>> {
         let bounds = self.bounds();
-        let widest = self.sums(*bounds.last()?);
-        if widest.best >= NEVER {
-            return None;
-        }
-        let cost = self.model.cost(&self.some_split(&widest));
-        let mut best = Best { total_ps: cost.total_ps(), busy_ps_max: cost.busy_ps_max };
-        let end = bounds.partition_point(|&b| b < cost.busy_ps_max);
-        let mut open = vec![Open { start: 0, end, sum: widest.best }];
-        while let Some(Open { start, end, sum }) = open.pop() {
+        // Whether a bound can be met is known much faster than the least sum under it.
+        let least = bounds.partition_point(|&bound_ps| !self.fits(bound_ps));
+        let mut best: Option<Best> = None;
+        // Open intervals of bounds; none is infeasible.
+        let mut open = vec![Open { start: least, end: bounds.len(), least_ps: 0 }];
+        while let Some(Open { start, end, least_ps }) = open.pop() {
             // An interval that may hold an equal cost stays: its maximum is lower.
-            if start >= end || bounds[start] + time_ps(sum) > best.total_ps {
+            let hopeless = |best: Best| bounds[start] + least_ps > best.total_ps;
+            if start >= end || best.is_some_and(hopeless) {
                 continue;
             }
-            let middle = start + (end - start) / 2;
+            // The widest bound first: its sum bounds all others.
+            let middle = if best.is_none() { end - 1 } else { start + (end - start) / 2 };
             let sums = self.sums(bounds[middle]);
-            if sums.best >= NEVER {
-                open.push(Open { start: middle + 1, end, sum });
-                continue;
-            }
             let cost = self.model.cost(&self.some_split(&sums));
             let found = Best { total_ps: cost.total_ps(), busy_ps_max: cost.busy_ps_max };
-            if found < best {
-                best = found;
-            }
+            best = best.filter(|best| *best <= found).or(Some(found));
             // Wider bounds pay only with a lower sum; between the split's maximum and the bound nothing changes.
-            if time_ps(sums.best) > time_ps(sum) {
-                open.push(Open { start: middle + 1, end, sum });
+            if cost.decode_ps > least_ps {
+                open.push(Open { start: middle + 1, end, least_ps });
             }
             let below = bounds.partition_point(|&b| b < cost.busy_ps_max);
-            open.push(Open { start, end: below, sum: sums.best });
+            open.push(Open { start, end: below, least_ps: cost.decode_ps });
         }
+        let best = best?;
         Some(self.first_split(&self.sums(best.busy_ps_max)))
     }
 
-    /// True where some split fits.
-    pub(super) fn fits(&self) -> bool {
+    /// True where some split fits with no maximum above `bound_ps`.
+    pub(super) fn fits(&self, bound_ps: u64) -> bool {
         // Arriving farther with the same cards is never worse: the later ranges only lose layers.
-        let layers = self.model.layers();
+        let (layers, classes) = (self.model.layers(), self.orders.classes.len());
+        let ends: Vec<Vec<usize>> = (0..classes).map(|c| self.farthest_ends(c, bound_ps)).collect();
         let step = |start: usize, class: usize| {
-            let reach = self.reach[class];
-            if reach.tail[start] {
+            if self.allowed(class, start, layers, bound_ps) {
                 return Some(layers);
             }
-            Some(reach.inner_end[start]).filter(|&end| end > start)
+            Some(ends[class][start]).filter(|&end| end > start)
         };
         let mut arrived = vec![None; self.orders.nodes.len()];
         for &node in &self.orders.first {
@@ -98,8 +92,12 @@ impl<'a> Search<'a> {
             if end == layers {
                 return true;
             }
+            let class = self.orders.nodes[node].class;
             for &next in &self.orders.nodes[node].next {
-                arrived[next] = arrived[next].max(step(end, self.orders.nodes[next].class));
+                let to = self.orders.nodes[next].class;
+                if self.link(class, to, bound_ps) < NEVER {
+                    arrived[next] = arrived[next].max(step(end, to));
+                }
             }
         }
         false

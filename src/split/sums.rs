@@ -30,11 +30,6 @@ pub(super) struct Sums {
     pub(super) best: i64,
 }
 
-/// The picoseconds of a sum.
-pub(super) fn time_ps(sum: i64) -> u64 {
-    ((sum + STAGE_UNIT - 1) / STAGE_UNIT) as u64
-}
-
 impl Search<'_> {
     /// Works from the last layer and the fullest nodes back to the first layer.
     pub(super) fn sums(&self, bound_ps: u64) -> Sums {
@@ -223,14 +218,14 @@ impl Search<'_> {
     }
 
     /// True where `class` may run `start..end` under the bound.
-    fn allowed(&self, class: usize, start: usize, end: usize, bound_ps: u64) -> bool {
+    pub(super) fn allowed(&self, class: usize, start: usize, end: usize, bound_ps: u64) -> bool {
         let reach = self.reach[class];
         let fits = if end == self.model.layers() { reach.tail[start] } else { end <= reach.inner_end[start] };
         fits && self.model.busy_ps(self.orders.card_of(class), start..end) <= bound_ps
     }
 
     /// A hand-off between classes, `NEVER` where it is over the bound.
-    fn link(&self, from: usize, to: usize, bound_ps: u64) -> i64 {
+    pub(super) fn link(&self, from: usize, to: usize, bound_ps: u64) -> i64 {
         let (from, to) = self.orders.pair_of(from, to);
         match self.model.link_busy_ps(from, to) <= bound_ps {
             true => self.model.link_decode_ps(from, to) as i64 * STAGE_UNIT,
@@ -247,7 +242,7 @@ impl Search<'_> {
     }
 
     /// For each first layer the farthest end before the model's.
-    fn farthest_ends(&self, class: usize, bound_ps: u64) -> Vec<usize> {
+    pub(super) fn farthest_ends(&self, class: usize, bound_ps: u64) -> Vec<usize> {
         let card = self.orders.card_of(class);
         let mut end = 0;
         let farthest = |(start, &inner_end): (usize, &usize)| {

@@ -45,11 +45,12 @@ impl fmt::Display for Plan {
         write!(f, ", prompt {} tok/s", rate(predicted.prompt_tok_s))?;
         if self.stages.len() > 1 {
             let at = |index: usize| &self.stages[index].name;
-            match predicted.bound {
-                Bound::Stage(stage) => write!(f, "; {} bounds", at(stage.index()))?,
-                Bound::ArrivalAt(stage) => write!(f, "; the link to {} bounds", at(stage.index()))?,
+            let (row, chunk) = (format_bytes(self.handoff_row_bytes), format_bytes(self.handoff_chunk_bytes));
+            write!(f, "\nbetween cards: {row} a row, {chunk} a chunk; ")?;
+            match self.predicted.bound {
+                Bound::Stage(stage) => write!(f, "{} bounds", at(stage.index()))?,
+                Bound::ArrivalAt(stage) => write!(f, "the link to {} bounds", at(stage.index()))?,
             }
-            write!(f, "; {} a row between cards", format_bytes(self.handoff_row_bytes))?;
         }
         Ok(())
     }

@@ -79,11 +79,13 @@ impl ImageShape {
         }
     }
 
-    fn sum16_bytes(self) -> usize {
-        match self.kind {
+    #[cfg(test)]
+    fn end(self) -> usize {
+        let sum_bytes = match self.kind {
             ImageKind::A32 => 4,
             ImageKind::A256 => 2,
-        }
+        };
+        self.sums16_at() + self.cols / 16 * sum_bytes
     }
 }
 
@@ -161,5 +163,22 @@ impl<'a> Images<'a> {
     /// The bytes of one row.
     pub(super) fn row(&self, row: usize) -> &'a [u8] {
         &self.bytes[row * self.shape.row_bytes()..][..self.shape.row_bytes()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_as_long_as_the_plan_says_up_to_a_cache_line() {
+        for (kind, step) in [(ImageKind::A32, 32), (ImageKind::A256, 256)] {
+            for blocks in 1..100 {
+                let shape = ImageShape::new(kind, step * blocks);
+                let spare = shape.row_bytes().checked_sub(shape.end());
+                assert!(spare.is_some_and(|s| s < 128), "{kind:?} of {} values", step * blocks);
+                assert_eq!(shape.row_bytes() / 64 % 2, 1, "rows of {} values", step * blocks);
+            }
+        }
     }
 }

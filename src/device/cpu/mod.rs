@@ -1,4 +1,7 @@
 //! Virtual cards: shares of this computer, computed by its CPUs.
+//!
+//! `lower` turns a stage's ops into steps, `exec` runs them with a `team` of threads; `plain` is the arithmetic in its
+//! simplest form, `simd` the same bits faster. Does not know: sequences, links, the split.
 
 pub mod card;
 pub mod columns;

@@ -1,4 +1,6 @@
 //! Products of a panel with one activation row, in plain loops: the twin of every other tier.
+//!
+//! Invariant: the order of groups and steps of `docs/numerics.md`. Does not know: layouts of packed bytes.
 
 use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Stored, Super};
 use super::{Place, Sums};
