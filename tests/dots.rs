@@ -3,6 +3,8 @@
 //! The file's `note` says how it writes values: hex digits of f32 bits, or a generator. Its section `models` is
 //! compared in `models_bits.rs`.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot read its data has failed")]
+
 use std::sync::LazyLock;
 
 use serde_json::Value;

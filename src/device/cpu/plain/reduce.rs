@@ -21,7 +21,7 @@ pub fn halving_tree<const N: usize>(mut lanes: [f32; N]) -> f32 {
     lanes[0]
 }
 
-/// `lanes(N)` of the products a[i] * b[i], by fma.
+/// `lanes(N)` of the products `a[i] * b[i]`, by fma.
 pub fn lanes_dot<const N: usize>(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len(), "lanes_dot: rows of one length");
     let mut lanes = [0.0; N];
