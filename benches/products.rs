@@ -56,10 +56,6 @@ fn bench(tier: Tier, ty: TensorType, x: &[f32]) {
     let mut out = vec![0.0; PROMPT_ROWS * PROMPT_OUT];
     let prompt_s = best(|| run(tier, &matrix, &images, &all, &mut out));
 
-    for n in [1usize, 2, 4, 5, 6, 8, 10, 12, 24, 48, 120, 128] {
-        let t = best(|| run(tier, &matrix, &images, &Rows::Range(0..n), &mut out[..n * PROMPT_OUT]));
-        println!("   {n} rows {:.1}", (n * PROMPT_OUT * COLS) as f64 / t / 1e9);
-    }
     // Many copies of one tile are as good as many tiles: the time is that of memory.
     let rows = STREAM_BYTES / ty.row_bytes(COLS) / 16 * 16;
     let tile = &packed[tile_bytes(ty, PROMPT_OUT, COLS, 0)];

@@ -209,10 +209,12 @@ fn a_batch_that_does_not_come_back_ends_everything_at_its_deadline() {
     bench.submit(0, request(2, 50));
     bench.submit(1, request(2, 50));
     assert_eq!(bench.coordinator.deadline_ns(), Some(30_000_000));
-    bench.step(CoordinatorEvent::Tick, 29_999_999);
+    let tick = || CoordinatorEvent::Tick { suspect: Some(CardId(1)) };
+    bench.step(tick(), 29_999_999);
     assert!(bench.finishes().is_empty());
-    bench.step(CoordinatorEvent::Tick, 30_000_000);
-    let late = Finish::Failed(EngineError::Late { batch: BatchId(0), waited_ms: 30 });
+    bench.step(tick(), 30_000_000);
+    let late =
+        Finish::Failed(EngineError::Late { batch: BatchId(0), suspect: Some(CardId(1)), waited_ms: 30 });
     assert_eq!(bench.finishes(), [(0, late.clone()), (1, late.clone())]);
     assert_eq!(bench.others, [CoordinatorAction::Abort]);
     bench.submit(2, request(1, 1));

@@ -85,7 +85,7 @@ fn a_choice_among_150_000_tokens_costs_microseconds_behind_top_k() {
         ("temperature alone", plain),
     ];
     // Sums of uniform numbers: near a normal distribution, as logits are.
-    let noise = |i: u32| (0..4).map(|j| tandem::engine::sample::uniform(j, i)).sum::<f64>();
+    let noise = |i: u32| (0..4).map(|j| tandem::engine::random::uniform(j, i)).sum::<f64>();
     let mut logits: Vec<f32> = (0..150_000).map(|i| (6.0 * noise(i)) as f32).collect();
     let mut sampler = Sampler::default();
     for (name, options) in cases {

@@ -321,7 +321,10 @@ fn a_hanging_card_ends_requests_at_the_deadline() {
     let (engine, orders) = gated(1, EngineOptions { batch_limit: Duration::from_millis(30), ..options(64) });
     let mut handle = engine.submit(request(5, 50, 1)).unwrap();
     let finish = hear(&mut handle).finish.unwrap().0;
-    assert!(matches!(finish, Finish::Failed(EngineError::Late { waited_ms: 90.., .. })), "{finish:?}");
+    assert!(
+        matches!(finish, Finish::Failed(EngineError::Late { waited_ms: 90.., suspect: Some(CardId(1)), .. })),
+        "{finish:?}"
+    );
     drop(orders);
     engine.shutdown().unwrap();
 }

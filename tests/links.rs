@@ -455,7 +455,7 @@ fn a_local_link_is_the_plans_item_and_a_staged_one_has_a_slot_more_on_either_car
         residual_width: WIDTH,
         vocab: 0,
         row_bytes: 0,
-        rope_bytes_per_position: 0,
+        rope_vector_bytes: 0,
     };
     let sizes = StageSizes {
         kv: KvFormat::F32,

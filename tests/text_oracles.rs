@@ -3,6 +3,8 @@
 //! Ids, bytes and special ids were made by llama.cpp, prompts by jinja2 (`oracle/*.json`). Every entry must match
 //! exactly, and the tests count that the entries were there.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot read its files fails there")]
+
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -206,5 +208,33 @@ fn every_entry_of_a_comparison_file_matches() {
             "{name}: {} entries",
             check_tokenize(&name, &serde_json::json!({"tokenize": case["entries"]}), &vocab)
         );
+    }
+}
+
+#[test]
+#[ignore = "a measurement, run with --release --nocapture"]
+fn long_texts_are_encoded_fast() {
+    let model = root("target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    let model = if model.exists() { model } else { root("models/tiny-qwen3moe.gguf") };
+    let mut vocab = vocab(&model);
+    for pre in ["default", "smollm", "llama-bpe", "qwen2"] {
+        vocab.pre = tandem::text::PreTokenizer::from_name(pre).unwrap();
+        let start = std::time::Instant::now();
+        let tokenizer = Tokenizer::new(&vocab).unwrap();
+        println!("{pre}: built in {:?}", start.elapsed());
+        let prose =
+            "The quick brown fox jumps over 13 lazy dogs; naïve façade, 你好!\n\tif (x == 42) { return; }\n";
+        let texts = [
+            ("1 MB of text", prose.repeat((1 << 20) / prose.len())),
+            ("200,000 a", "a".repeat(200_000)),
+            ("200,000 blanks", " ".repeat(200_000)),
+            ("200,000 newlines", "\n".repeat(200_000)),
+            ("200,000 x <|im_", "<|im_".repeat(200_000)),
+        ];
+        for (name, text) in texts {
+            let start = std::time::Instant::now();
+            let ids = tokenizer.encode(&text, ParseSpecial::AsTokens, AddSpecial::No).unwrap();
+            println!("{pre}: {name}: {} ids in {:?}", ids.len(), start.elapsed());
+        }
     }
 }

@@ -1,6 +1,77 @@
 //! The command line: one file a command, one flag table.
+//!
+//! Invariants: an error is one line on the error stream (exit 1; 2 for a wrong command line; 130 after Ctrl-C); what
+//! a command computes goes to the output stream, everything else to the error stream.
+
+mod args;
+mod bench;
+mod detokenize;
+mod devices;
+mod flags;
+mod generate;
+mod inspect;
+mod interrupt;
+mod load;
+mod logits;
+mod npy;
+mod plan;
+mod sim;
+mod tokenize;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+pub use flags::flags_markdown;
+
+/// Exit code after Ctrl-C, as shells count it.
+const INTERRUPTED: u8 = 130;
 
 /// Runs the program with the arguments of the process; gives its exit code.
-pub fn run() -> std::process::ExitCode {
-    std::process::ExitCode::FAILURE
+pub fn run() -> ExitCode {
+    let arguments = args::Arguments::parse();
+    start_log();
+    interrupt::watch();
+    let result = match arguments.command.unwrap_or_else(args::Command::default_generate) {
+        args::Command::Generate(a) => generate::run(&a),
+        args::Command::Plan(a) => plan::run(&a),
+        args::Command::Inspect(a) => inspect::run(&a),
+        args::Command::Devices(a) => devices::run(&a),
+        args::Command::Bench(a) => bench::run(&a),
+        args::Command::Logits(a) => logits::run(&a),
+        args::Command::Tokenize(a) => tokenize::run(&a),
+        args::Command::Detokenize(a) => detokenize::run(&a),
+        args::Command::Sim(a) => sim::run(&a),
+    };
+    match result {
+        Ok(()) if interrupt::happened() => ExitCode::from(INTERRUPTED),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(_) if interrupt::happened() => ExitCode::from(INTERRUPTED),
+        Err(error) => {
+            // A closed error stream has nobody to tell.
+            let _ = writeln!(std::io::stderr(), "tandem: error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The reader of our output has gone (`tandem ... | head`): that is no error.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// Warnings go to the error stream; `RUST_LOG` (the platform's own variable) names other levels.
+fn start_log() {
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use tracing_subscriber::util::SubscriberInitExt as _;
+    let named = std::env::var("RUST_LOG").ok().and_then(|v| v.parse().ok());
+    let levels = named.unwrap_or_else(|| {
+        tracing_subscriber::filter::Targets::new().with_default(tracing::Level::WARN)
+    });
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).without_time().with_target(false);
+    tracing_subscriber::registry().with(lines).with(levels).init();
 }

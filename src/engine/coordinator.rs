@@ -16,7 +16,7 @@ use super::schedule::{self, Load, Next, Phase};
 use super::sequence::{Absorb, Part, Sequence};
 use super::stage::{StageCommand, StageDeath};
 use crate::device::batch::{Batch, BatchId, BatchRow};
-use crate::model::facts::{StateId, WINDOW_ROWS_MAX};
+use crate::model::facts::{CardId, StateId, WINDOW_ROWS_MAX};
 
 /// What happens to the coordinator.
 #[derive(Debug)]
@@ -48,7 +48,10 @@ pub enum CoordinatorEvent {
     /// The shell could not carry out an action.
     Broken(String),
     /// Time has passed.
-    Tick,
+    Tick {
+        /// The first card that has not handed on [`Coordinator::oldest`].
+        suspect: Option<CardId>,
+    },
     /// End what runs, start nothing.
     Shutdown,
 }
@@ -146,6 +149,11 @@ impl Coordinator {
         self.waiting.len() + self.sequences.iter().flatten().count()
     }
 
+    /// The batch that comes back next.
+    pub fn oldest(&self) -> Option<BatchId> {
+        self.in_flight.front().map(|flying| flying.batch.id)
+    }
+
     /// Batches in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
@@ -168,7 +176,7 @@ impl Coordinator {
                 self.abort(EngineError::StageDied { card, cause }, now_ns, actions);
             }
             CoordinatorEvent::Broken(what) => self.abort(EngineError::Internal { what }, now_ns, actions),
-            CoordinatorEvent::Tick => self.tick(now_ns, actions),
+            CoordinatorEvent::Tick { suspect } => self.tick(suspect, now_ns, actions),
             CoordinatorEvent::Shutdown => self.shut_down(now_ns, actions),
         }
         self.schedule(now_ns, actions);
@@ -283,12 +291,12 @@ impl Coordinator {
         }
     }
 
-    fn tick(&mut self, now_ns: u64, actions: &mut Vec<CoordinatorAction>) {
+    fn tick(&mut self, suspect: Option<CardId>, now_ns: u64, actions: &mut Vec<CoordinatorAction>) {
         if self.deadline_ns().is_some_and(|deadline_ns| now_ns >= deadline_ns)
-            && let Some(oldest) = self.in_flight.front()
+            && let Some(batch) = self.oldest()
         {
             let waited_ms = (now_ns - self.progress_ns) / 1_000_000;
-            self.abort(EngineError::Late { batch: oldest.batch.id, waited_ms }, now_ns, actions);
+            self.abort(EngineError::Late { batch, suspect, waited_ms }, now_ns, actions);
         }
     }
 

@@ -8,12 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use super::clock::Clock;
 use super::coordinator::{Coordinator, CoordinatorAction, CoordinatorEvent};
 use super::handle::Outbox;
 use super::queue::Queue;
 use super::request::{Request, RequestEvent, RequestId};
 use super::stage::StageCommand;
+use super::timeline::StageTimeline;
+use crate::model::facts::CardId;
 use crate::transport::wait::{Cancel, Patience, Wait, WaitEnded};
 
 /// How long the coordinator sleeps without mail and without a deadline.
@@ -36,6 +40,8 @@ pub(super) struct CoordinatorShell {
     /// In pipeline order.
     pub commands: Vec<Arc<Queue<StageCommand>>>,
     pub buffers: Arc<Queue<Vec<f32>>>,
+    /// In pipeline order.
+    pub timelines: Vec<(CardId, Arc<Mutex<StageTimeline>>)>,
     pub outboxes: HashMap<RequestId, Arc<Outbox>>,
     /// Requests that have not ended, as the engine's face counts them.
     pub alive: Arc<AtomicUsize>,
@@ -81,8 +87,16 @@ impl CoordinatorShell {
         let wait = Wait { deadline, patience: self.patience, cancel: &self.never };
         match self.inbox.pop(&wait) {
             Ok(mail) => self.open(mail),
-            Err(WaitEnded::Deadline | WaitEnded::Cancelled) => CoordinatorEvent::Tick,
+            Err(WaitEnded::Deadline | WaitEnded::Cancelled) => {
+                CoordinatorEvent::Tick { suspect: self.suspect() }
+            }
         }
+    }
+
+    /// The first card that has not handed on the batch that is due.
+    fn suspect(&self) -> Option<CardId> {
+        let oldest = self.machine.oldest()?;
+        self.timelines.iter().find(|(_, timeline)| !timeline.lock().has_passed(oldest)).map(|(card, _)| *card)
     }
 
     fn open(&mut self, mail: Mail) -> CoordinatorEvent {
@@ -128,6 +142,10 @@ impl CoordinatorShell {
 
     fn deliver(&mut self, id: RequestId, event: RequestEvent, events: &mut VecDeque<CoordinatorEvent>) {
         let ends = matches!(event, RequestEvent::Finished { .. });
+        if let RequestEvent::Finished { finish, counters } = &event {
+            let (prompt, generated) = (counters.prompt_tokens, counters.generated_tokens);
+            tracing::info!(request = id.0, ?finish, prompt, generated, "a request ended");
+        }
         let Some(outbox) = self.outboxes.get(&id) else { return };
         if outbox.push(event) && !ends {
             events.push_back(CoordinatorEvent::Full(id));

@@ -87,10 +87,16 @@ pub enum EngineError {
         cause: String,
     },
     /// A batch did not come back in time.
-    #[error("batch {} did not come back within {waited_ms} ms; a card or link hangs, restart", batch.0)]
+    #[error(
+        "batch {} did not come back within {waited_ms} ms: {}; restart, without the card if it happens again",
+        batch.0,
+        suspect.map_or("its answer was lost".to_owned(), |card| format!("{card} hangs"))
+    )]
     Late {
         /// The oldest batch in flight.
         batch: BatchId,
+        /// The first card that has not handed it on; `None`: all have.
+        suspect: Option<CardId>,
         /// Since the last sign of progress.
         waited_ms: u64,
     },

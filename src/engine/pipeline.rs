@@ -153,6 +153,7 @@ impl Engine {
             inbox: wiring.inbox,
             commands: wiring.commands,
             buffers: wiring.buffers,
+            timelines: engine.timelines.clone(),
             outboxes: HashMap::new(),
             alive: engine.alive.clone(),
             clock: wiring.clock,

@@ -73,28 +73,24 @@ impl StageShell {
             None => CloseCause::Ended,
             Some(death) => CloseCause::Failed(death.cause.clone()),
         };
+        // Before the links close: else a neighbour could be the first to tell, and would be taken for the culprit.
+        if let Some(death) = death {
+            tracing::error!(card = %death.card, cause = death.cause, "a stage died");
+            self.tell(CoordinatorEvent::StageDied(death));
+        }
         if let Some(link) = &mut self.input {
             link.close(cause.clone());
         }
         if let Output::Rows { link, .. } = &mut self.output {
             link.close(cause);
         }
-        if let Some(death) = death {
-            tracing::error!(card = %death.card, cause = death.cause, "a stage died");
-            self.tell(CoordinatorEvent::StageDied(death));
-        }
         self.exec
     }
 
     fn drive(&mut self) -> Option<StageDeath> {
-        let mut event = StageEvent::Started;
-        let mut bytes = 0;
+        let mut action = self.machine.step(StageEvent::Started, self.clock.now_ns());
         loop {
-            let action = self.machine.step(event, self.clock.now_ns());
-            if let Some(stamps) = self.machine.take_stamps() {
-                self.timeline.lock().record(&stamps, bytes);
-            }
-            event = match action {
+            let event = match action {
                 StageAction::Pop => self.pop(),
                 StageAction::Copy(copy) => match self.exec.copy_page(copy.from, copy.to) {
                     Ok(()) => StageEvent::Copied,
@@ -108,12 +104,12 @@ impl StageShell {
                     StageEvent::Told
                 }
                 StageAction::HandOff(batch) => {
-                    let (event, handed_bytes) = self.hand_off(&batch);
-                    bytes = handed_bytes;
-                    event
+                    action = self.hand_off_stamped(&batch);
+                    continue;
                 }
                 StageAction::End(death) => return death,
             };
+            action = self.machine.step(event, self.clock.now_ns());
         }
     }
 
@@ -193,6 +189,18 @@ impl StageShell {
             }
             Err(error) => Err(RunFault::Card(error.to_string())),
         })
+    }
+
+    fn hand_off_stamped(&mut self, batch: &Batch) -> StageAction {
+        // Locked until the stamps are in: whoever hears of the batch finds it in the times.
+        let timeline = self.timeline.clone();
+        let mut timeline = timeline.lock();
+        let (event, bytes) = self.hand_off(batch);
+        let action = self.machine.step(event, self.clock.now_ns());
+        if let Some(stamps) = self.machine.take_stamps() {
+            timeline.record(&stamps, bytes);
+        }
+        action
     }
 
     /// The bytes handed on come along.

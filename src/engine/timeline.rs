@@ -71,6 +71,7 @@ pub struct StageTimeline {
     times: StageTimes,
     first_ns: Option<u64>,
     last: VecDeque<BatchStamps>,
+    last_batch: Option<BatchId>,
 }
 
 impl StageTimeline {
@@ -83,6 +84,7 @@ impl StageTimeline {
             times: StageTimes::default(),
             first_ns: None,
             last: VecDeque::with_capacity(Self::LAST_MAX),
+            last_batch: None,
         }
     }
 
@@ -109,6 +111,7 @@ impl StageTimeline {
             self.last.pop_front();
         }
         self.last.push_back(*stamps);
+        self.last_batch = stamps.batch;
     }
 
     /// Sums so far.
@@ -121,9 +124,14 @@ impl StageTimeline {
         self.last.iter()
     }
 
+    /// Whether this batch was handed on, or one behind it; a reset changes nothing in this.
+    pub fn has_passed(&self, batch: BatchId) -> bool {
+        self.last_batch.is_some_and(|last| last >= batch)
+    }
+
     /// Starts a new span.
     pub fn reset(&mut self) {
-        *self = StageTimeline::new();
+        *self = StageTimeline { last_batch: self.last_batch, ..StageTimeline::new() };
     }
 }
 
@@ -183,7 +191,9 @@ mod tests {
             timeline.record(&stamps([i; 7]), 1);
         }
         assert_eq!(timeline.last().count(), StageTimeline::LAST_MAX);
+        assert!(timeline.has_passed(BatchId(1)) && !timeline.has_passed(BatchId(2)));
         timeline.reset();
+        assert!(timeline.has_passed(BatchId(1)));
         assert_eq!((timeline.times(), timeline.last().count()), (StageTimes::default(), 0));
     }
 }

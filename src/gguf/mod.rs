@@ -13,6 +13,8 @@ mod map;
 mod metadata;
 pub mod reader;
 mod tensor_type;
+#[cfg(test)]
+mod tests;
 
 pub use error::GgufError;
 pub use file::File;

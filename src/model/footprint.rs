@@ -174,11 +174,11 @@ pub enum ImageKind {
     A256,
 }
 
-/// Bytes that the CPU keeps of an image row: codes, scales, sums per 32 and per 16 codes, filled up to an odd
-/// multiple of 64 bytes so that many rows do not fall into one set of a cache.
+/// Bytes that the CPU keeps of an image row: codes, scales with what follows from them per 32 values, and sums per 16
+/// codes, filled up to an odd multiple of 64 bytes so that many rows do not fall into one set of a cache.
 pub fn image_row_bytes(kind: ImageKind, cols: usize) -> usize {
     let bytes = match kind {
-        ImageKind::A32 => cols + cols / 32 * 8 + cols / 16 * 4,
+        ImageKind::A32 => cols + cols / 32 * 16 + cols / 16 * 4,
         ImageKind::A256 => cols + cols / 256 * 4 + cols / 32 * 2 + cols / 16 * 2,
     };
     64 * (bytes.div_ceil(64) | 1)
@@ -229,7 +229,9 @@ impl Footprint {
             let values = (w.rows * w.cols * w.experts) as u64;
             match (w.usage, w.layer) {
                 (WeightUse::Vector, Some(l)) => layers[l].vector_bytes += vector,
-                (WeightUse::Vector, None) if program.ropes.iter().any(|r| r.divisors == Some(WeightId(id))) => {
+                (WeightUse::Vector, None)
+                    if program.ropes.iter().any(|r| r.divisors == Some(WeightId(id))) =>
+                {
                     rope_vector_bytes += vector;
                 }
                 (WeightUse::Vector, None) => tail_vector_bytes += vector,
@@ -357,7 +359,8 @@ impl RowBytes {
         let images = image(ImageKind::A32, self.a32_cols) + image(ImageKind::A256, self.a256_cols);
         let angles: usize = program.ropes.iter().map(|r| 8 * r.frequencies.len()).sum();
         let choices: usize = program.choices.iter().map(|c| 8 * c.used).sum();
-        let expert = 8 * self.inner_width + 4 * (self.expert_width + self.gathered_width) + self.inner_image_bytes;
+        let expert =
+            8 * self.inner_width + 4 * (self.expert_width + self.gathered_width) + self.inner_image_bytes;
         rows + images + angles + choices + self.experts_used * expert
     }
 }

@@ -22,6 +22,10 @@ const FUEL: u64 = 2_000_000;
 /// The longest template that is read; real ones have up to some 20 kB.
 const SOURCE_BYTES_MAX: usize = 128 << 10;
 
+/// The engine folds `a ~ b ~ c` and `a + b + c` of constants while it parses, in time quadratic in their number and without fuel; real
+/// templates have some hundred.
+const JOINS_MAX: usize = 4_096;
+
 /// Address space for the stack of a rendering; memory is taken only as far as it is used. The engine frees nested
 /// values and syntax trees by recursion: a level of values costs a unit of fuel and at most 256 B of stack, a level of
 /// syntax a byte of source and at most 4 KiB.
@@ -79,6 +83,10 @@ impl ChatTemplate {
     pub fn new(source: &str) -> Result<ChatTemplate, TextError> {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(TextError::TemplateSize { bytes: source.len(), bytes_max: SOURCE_BYTES_MAX });
+        }
+        if source.matches(['~', '+']).count() > JOINS_MAX {
+            let message = format!("more than {JOINS_MAX} joins by `~` or `+`");
+            return Err(TextError::TemplateSyntax { message });
         }
         on_deep_stack(|| ChatTemplate::parse(source))
     }

@@ -23,7 +23,7 @@ pub(super) fn without_generation_marks(source: &str) -> String {
                     rest = &tag[at + word.len()..];
                     continue;
                 }
-                Some((word, _)) if word == "raw" => raw_bytes(tag),
+                Some(("raw", _)) => raw_bytes(tag),
                 _ => expression_bytes(tag),
             }
         } else {

@@ -139,7 +139,7 @@ fn a_hostile_template_ends_with_an_error() {
         format!("{deep}{{{{ ns.x }}}}"),
         "{% include 'chat_template' %}".to_owned(),
         "{% include '/etc/passwd' %}".to_owned(),
-        "(".repeat(10) + &"{{ ".to_owned() + &"(".repeat(100_000) + "}}",
+        "((((((((((".to_owned() + "{{ " + &"(".repeat(100_000) + "}}",
         "{% if true %}".repeat(9_000),
     ];
     for source in sources {
@@ -180,11 +180,13 @@ fn values_nested_as_deep_as_work_allows_do_no_harm() {
         format!("{start}{}{{{{ ns }}}}", lists(2_000)),
         format!("{start}{}{{{{ ns.x.foo }}}}", lists(2_000)),
         format!("{start}{}{{{{ raise_exception(ns.x) }}}}", lists(2_000)),
-        format!("{{{{ 1{} }}}}", "+1".repeat(60_000)),
+        format!("{{{{ 1{} }}}}", "*1".repeat(60_000)),
         format!("{{{{ x{} }}}}", ".a".repeat(60_000)),
         format!("{{{{ x{} }}}}", "()".repeat(60_000)),
         format!("{{{{ x{} }}}}", "|e".repeat(60_000)),
+        format!("{{{{ 1{} }}}}", "~1".repeat(4_096)),
         format!("{{{{ 1{} }}}}", "~1".repeat(60_000)),
+        format!("{{{{ 'a'{} }}}}", "+'a'".repeat(4_000)),
         format!("{{{{ {}1 }}}}", "-".repeat(120_000)),
         format!("{{{{ {}1 }}}}", "not ".repeat(30_000)),
         format!("{{% if 0 %}}{}{{% endif %}}", "{%elif 0%}".repeat(12_000)),

@@ -159,7 +159,12 @@ impl Model {
 
 /// Rows of one state that all want logits.
 pub fn rows(state: StateId, first: u32, tokens: &[u32]) -> Vec<BatchRow> {
-    let row = |(i, &token): (usize, &u32)| BatchRow { state, position: first + i as u32, token, wants_logits: true };
+    let row = |(i, &token): (usize, &u32)| BatchRow {
+        state,
+        position: first + i as u32,
+        token,
+        wants_logits: true,
+    };
     tokens.iter().enumerate().map(row).collect()
 }
 

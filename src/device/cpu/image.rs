@@ -1,8 +1,9 @@
 //! Activation images: rows of input values as 8-bit codes with scales, in the form that the product kernels read.
 //!
-//! An image row is one run of bytes: the codes of the row, then its scales, then sums of its codes. A32 has a scale
-//! and a sum per 32 values (sums negated, since they are start values for codes stored with an offset) and sums
-//! per 16 for the format with scales per 16; A256 has a scale per 256, sums per 16 and per 32 as 16-bit pairs.
+//! An image row is one run of bytes: the codes of the row, then its scales, then sums of its codes. A32 has a record
+//! for each 32 values: the scale, two start values for codes that are stored with an offset (the sum of the codes
+//! times -8 and -128), the sum as a float; and start values per 16 for the format with scales per 16. A256 has a
+//! scale per 256, and sums per 32 and per 16 as 16-bit pairs.
 //! Invariants: bits of codes and scales are those of `docs/numerics.md`, on every tier; the stride is an odd multiple
 //! of 64 bytes, so that many rows do not fall into one set of a cache. Does not know: weights, threads.
 
@@ -56,28 +57,49 @@ impl ImageShape {
         image_row_bytes(self.kind, self.cols)
     }
 
-    /// Where the f32 scales begin; the codes are at 0.
+    /// Where the scales begin (A32: the records); the codes are at 0.
     pub(super) fn scales_at(self) -> usize {
         self.cols
     }
 
-    /// Where the sums per 32 values begin: negated i32 in A32, i16 in A256.
+    /// Where the sums per 32 values begin (A256 only: i16).
     pub(super) fn sums32_at(self) -> usize {
-        self.scales_at() + self.cols / self.scale_values() * 4
+        let scale_bytes = match self.kind {
+            ImageKind::A32 => RECORD_BYTES,
+            ImageKind::A256 => 4,
+        };
+        self.scales_at() + self.cols / self.scale_values() * scale_bytes
     }
 
-    /// Where the sums per 16 values begin, of the same type.
+    /// Where those per 16 values begin: i32 times -128 in A32, i16 in A256.
     pub(super) fn sums16_at(self) -> usize {
-        self.sums32_at() + self.cols / 32 * self.sum16_bytes()
-    }
-
-    fn sum16_bytes(self) -> usize {
         match self.kind {
-            ImageKind::A32 => 4,
-            ImageKind::A256 => 2,
+            ImageKind::A32 => self.sums32_at(),
+            ImageKind::A256 => self.sums32_at() + self.cols / 32 * 2,
         }
     }
+
+    #[cfg(test)]
+    fn end(self) -> usize {
+        let sum_bytes = match self.kind {
+            ImageKind::A32 => 4,
+            ImageKind::A256 => 2,
+        };
+        self.sums16_at() + self.cols / 16 * sum_bytes
+    }
 }
+
+/// Bytes of an A32 record: f32 scale, i32 -8 x sum, i32 -128 x sum, f32 sum.
+pub(super) const RECORD_BYTES: usize = 16;
+
+/// Where a record has the start value of codes stored plus 8.
+pub(super) const START_8_AT: usize = 4;
+
+/// Where a record has the start value of codes stored plus 128.
+pub(super) const START_128_AT: usize = 8;
+
+/// Where a record has the sum.
+pub(super) const SUM_AT: usize = 12;
 
 /// Bytes of one image row of `cols` values.
 pub fn image_bytes_per_row(kind: ImageKind, cols: usize) -> usize {
@@ -141,5 +163,22 @@ impl<'a> Images<'a> {
     /// The bytes of one row.
     pub(super) fn row(&self, row: usize) -> &'a [u8] {
         &self.bytes[row * self.shape.row_bytes()..][..self.shape.row_bytes()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_as_long_as_the_plan_says_up_to_a_cache_line() {
+        for (kind, step) in [(ImageKind::A32, 32), (ImageKind::A256, 256)] {
+            for blocks in 1..100 {
+                let shape = ImageShape::new(kind, step * blocks);
+                let spare = shape.row_bytes().checked_sub(shape.end());
+                assert!(spare.is_some_and(|s| s < 128), "{kind:?} of {} values", step * blocks);
+                assert_eq!(shape.row_bytes() / 64 % 2, 1, "rows of {} values", step * blocks);
+            }
+        }
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! A *tile* is 16 rows. For each block of columns it holds the block's fields one after the other, each field's
 //! elements in the order element, row: `f16 d[16]`, then for instance `u32 qs[4][16]`. A vector register then holds
-//! one field of 16 rows, and one broadcast activation meets 16 rows at once. Three fields change their form, not
-//! their size: the fifth bits of Q5_0, Q5_1 and Q5_K become masks (one bit for each byte of a 64-byte vector), and
-//! Q8_0's codes are stored with their sign bit inverted. Missing rows of the last tile are zero bytes of the file.
+//! one field of 16 rows, and one broadcast activation meets 16 rows at once. Some fields change their form, not
+//! their size: the fifth bits of Q5_0, Q5_1 and Q5_K become masks (one bit for each byte of a 64-byte vector),
+//! Q8_0's codes are stored with their sign bit inverted, Q6_K's words lie in the order of use, so that memory is read
+//! in rising order. Missing rows of the last tile are zero bytes of the file.
 //! Invariant: packing loses nothing; [`file_row`] gives the file's bytes back. Types without a row of fields here
 //! stay in file order. Does not know: kernels, threads, where weights come from. Source: `docs/numerics.md`.
 
@@ -45,6 +46,8 @@ pub(super) enum Field {
         /// How many.
         count: usize,
     },
+    /// Q6_K's 128 bytes of low bits and 64 of high bits, in words of the order in which they are used together.
+    Sixes,
     /// 32 signed codes, stored with the sign bit inverted.
     Codes,
     /// 32 bits; bit `4 v + j` is value `j` of quad `v`.
@@ -58,6 +61,7 @@ impl Field {
         match self {
             Field::Elements { bytes, count } => bytes * count,
             Field::FifthBits => 4,
+            Field::Sixes => 192,
             Field::Codes | Field::FifthPlanes => 32,
         }
     }
@@ -82,7 +86,7 @@ fn fields(ty: TensorType) -> Option<&'static [Field]> {
         TensorType::Q3_K => const { &[each(4, 8), each(4, 16), each(1, 12), HALF] },
         TensorType::Q4_K => const { &[HALF, HALF, each(1, 12), each(4, 32)] },
         TensorType::Q5_K => const { &[HALF, HALF, each(1, 12), Field::FifthPlanes, each(4, 32)] },
-        TensorType::Q6_K => const { &[each(4, 32), each(4, 16), each(1, 16), HALF] },
+        TensorType::Q6_K => const { &[Field::Sixes, each(1, 16), HALF] },
         TensorType::IQ4_XS => const { &[HALF, HALF, each(1, 4), each(4, 32)] },
         TensorType::TQ2_0 => const { &[each(4, 16), HALF] },
         _ => return None,
@@ -160,6 +164,14 @@ fn pack_field(field: Field, block: &[u8], block_bytes: usize, at: usize, to: &mu
                 }
             }
         }
+        Field::Sixes => {
+            for r in 0..TILE_ROWS {
+                let words = row(r).as_chunks::<4>().0;
+                for e in 0..words.len() {
+                    to[(e * TILE_ROWS + r) * 4..][..4].copy_from_slice(&words[six_word(e)]);
+                }
+            }
+        }
         Field::Codes => {
             for r in 0..TILE_ROWS {
                 for (e, word) in row(r).as_chunks::<4>().0.iter().enumerate() {
@@ -191,6 +203,16 @@ fn pack_field(field: Field, block: &[u8], block_bytes: usize, at: usize, to: &mu
             }
             write_masks(&masks, to);
         }
+    }
+}
+
+/// Which word of the file is word `e` of [`Field::Sixes`]: first those of low bits that share, in two bits each, a word
+/// of high bits, then that word.
+fn six_word(e: usize) -> usize {
+    let (eight, word, part) = (e / 24, e / 3 % 8, e % 3);
+    match part {
+        2 => 32 + 8 * eight + word,
+        _ => 16 * eight + 8 * part + word,
     }
 }
 
@@ -262,6 +284,11 @@ fn unpack_field(field: Field, from: &[u8], r: usize, to: &mut [u8]) {
     let nibble = |mask: usize| from[8 * mask + r / 2] >> (4 * (r % 2)) & 15;
     match field {
         Field::Elements { bytes, .. } => elements(bytes, to),
+        Field::Sixes => {
+            for e in 0..48 {
+                to[4 * six_word(e)..][..4].copy_from_slice(&from[(e * TILE_ROWS + r) * 4..][..4]);
+            }
+        }
         Field::Codes => {
             elements(4, to);
             to.iter_mut().for_each(|code| *code ^= 0x80);

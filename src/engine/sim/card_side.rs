@@ -263,6 +263,9 @@ impl World {
             None => CloseCause::Ended,
             Some(death) => CloseCause::Failed(death.cause.clone()),
         };
+        if let Some(death) = death {
+            self.mail(CoordinatorEvent::StageDied(death));
+        }
         if stage > 0 {
             self.wires[stage - 1].close(cause.clone());
             self.notice(stage - 1);
@@ -270,9 +273,6 @@ impl World {
         if stage + 1 < self.stages.len() {
             self.wires[stage].close(cause);
             self.notice(stage + 1);
-        }
-        if let Some(death) = death {
-            self.mail(CoordinatorEvent::StageDied(death));
         }
     }
 }

@@ -76,10 +76,14 @@ impl Fault {
             Fault::DeadCard => matches!(error, EngineError::StageDied { card: c, .. } if *c == card),
             Fault::BadRows => matches!(error, EngineError::Rows { .. }),
             // Whoever misses the rows first says so: the next stage, or the coordinator.
-            Fault::LostSlot | Fault::HungCard => {
-                matches!(error, EngineError::StageDied { .. } | EngineError::Late { .. })
+            Fault::LostSlot => matches!(error, EngineError::StageDied { .. } | EngineError::Late { .. }),
+            Fault::HungCard => match error {
+                EngineError::Late { suspect, .. } => *suspect == Some(card),
+                error => matches!(error, EngineError::StageDied { .. }),
+            },
+            Fault::LostAnswer => {
+                matches!(error, EngineError::Internal { .. } | EngineError::Late { suspect: None, .. })
             }
-            Fault::LostAnswer => matches!(error, EngineError::Internal { .. } | EngineError::Late { .. }),
             _ => false,
         }
     }

@@ -15,6 +15,7 @@ use super::hash_card::HashCard;
 use super::rng::{Rng, mix};
 use super::scenario::{Scenario, VOCAB};
 use super::wire::Wire;
+use crate::device::batch::BatchId;
 use crate::engine::build::{Machines, StageSpec, machines, ring};
 use crate::engine::coordinator::{Coordinator, CoordinatorAction, CoordinatorEvent};
 use crate::engine::error::EngineError;
@@ -186,7 +187,8 @@ impl World {
             Due::Tick => {
                 self.tick_ns = None;
                 if self.coordinator.deadline_ns().is_some_and(|ns| ns <= self.now_ns) {
-                    self.coordinate(CoordinatorEvent::Tick);
+                    let suspect = self.coordinator.oldest().and_then(|batch| self.suspect(batch));
+                    self.coordinate(CoordinatorEvent::Tick { suspect });
                 }
                 self.plan_tick();
             }
@@ -320,6 +322,12 @@ impl World {
             unread.is_full = false;
             self.mail(CoordinatorEvent::Room(RequestId(index as u64)));
         }
+    }
+
+    /// The first card that has not handed on the batch.
+    fn suspect(&self, batch: BatchId) -> Option<CardId> {
+        let late = self.stages.iter().find(|stage| !stage.timeline.has_passed(batch));
+        late.map(|stage| stage.machine.place().card)
     }
 
     fn plan_tick(&mut self) {

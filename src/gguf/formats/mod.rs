@@ -109,7 +109,7 @@ impl Codes {
         self.scale = scale;
     }
 
-    /// Eight codes from place `at`.
+    /// `N` codes from place `at`.
     #[inline(always)]
     fn put<const N: usize>(&mut self, at: usize, codes: [i8; N]) {
         self.code[at..at + N].copy_from_slice(&codes);

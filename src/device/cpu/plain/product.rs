@@ -57,7 +57,9 @@ pub fn terms(format: &Format, row: &[Codes], image: &Image) -> Vec<Term> {
         formats::Image::A32 => {
             let step_values = |block: &Codes| format.ty.block_values() / block.steps;
             blocks
-                .flat_map(|(block, q)| q.chunks_exact(step_values(block)).enumerate().map(move |s| (block, s)))
+                .flat_map(|(block, q)| {
+                    q.chunks_exact(step_values(block)).enumerate().map(move |s| (block, s))
+                })
                 .scan(0, |first, (block, (step, q))| {
                     let activation = image.scales[*first / A32_VALUES];
                     *first += q.len();

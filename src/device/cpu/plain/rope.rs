@@ -1,18 +1,17 @@
 //! Rope: the angles of a position, and the rotation of one head by them.
 //!
-//! Invariants: angles are f64 (sine and cosine of the pure-Rust `libm`, the same on every platform), times the
-//! factor, rounded once; in the rotation each product is rounded, then one add.
+//! Invariants: angles are [`RopeDecl::cos_sin`], f64 rounded once; in the rotation each product is rounded, then
+//! one add.
 //! Does not know: how a family chooses its frequencies. Source: `docs/numerics.md`, rule 3 and Norms.
 
-use crate::model::program::RopePairing;
+use crate::model::program::{RopeDecl, RopePairing};
 
-/// Cosines and sines of `position * frequency`, times `factor`, one for each frequency.
-pub fn angles(position: u32, frequencies: &[f64], factor: f64, cos: &mut [f32], sin: &mut [f32]) {
-    assert_eq!((frequencies.len(), frequencies.len()), (cos.len(), sin.len()), "an angle for each frequency");
-    for ((&frequency, cos), sin) in frequencies.iter().zip(cos).zip(sin) {
-        let theta = f64::from(position) * frequency;
-        *cos = (libm::cos(theta) * factor) as f32;
-        *sin = (libm::sin(theta) * factor) as f32;
+/// Cosines and sines of a position's angles, one for each pair. `divisors` are the values of `rope.divisors`.
+pub fn angles(rope: &RopeDecl, divisors: Option<&[f32]>, position: u32, cos: &mut [f32], sin: &mut [f32]) {
+    let pairs = rope.frequencies.len();
+    assert_eq!((cos.len(), sin.len()), (pairs, pairs), "rope: an angle for each frequency");
+    for (pair, (cos, sin)) in cos.iter_mut().zip(sin).enumerate() {
+        (*cos, *sin) = rope.cos_sin(pair, position, divisors.map_or(1.0, |d| d[pair]));
     }
 }
 

@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn adds_are_plain_adds() {
-        check("add_to", |t, a, b| add_to(t, a, b), |a, b| a + b);
+        check("add_to", add_to, |a, b| a + b);
         check(
             "add",
             |t, a, b| {

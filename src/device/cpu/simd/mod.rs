@@ -16,4 +16,4 @@ pub mod route;
 pub(crate) mod samples;
 mod stored;
 pub mod tier;
-pub mod vector;
+mod vector;

@@ -6,9 +6,10 @@
 
 use std::arch::x86_64::*;
 
-use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Super};
+use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Stored, Super};
 use super::unpack::Wide;
 use super::{Place, Sums};
+use crate::device::cpu::image::{RECORD_BYTES, START_8_AT, SUM_AT};
 use crate::device::cpu::simd::tier::Avx2;
 use crate::gguf::TensorType;
 
@@ -69,18 +70,18 @@ pub fn add(_: Avx2, form: Form, panel: &Panel, cols: usize, rows: &[&[u8]], at: 
         // row holds the place of the group, and the panel holds all of the group.
         unsafe {
             match form {
-                Form::Steps { extra, shift } => {
+                Form::Steps { extra, stored } => {
                     let steps = &panel.steps[..cols / 32];
-                    let wide = shift == Some(WIDE_SHIFT);
+                    let wide = stored == Stored::Plus128;
                     match (rows.len(), wide) {
-                        (1, false) => add_steps::<false, 1>(steps, extra, shift, rows, at, sums),
-                        (2, false) => add_steps::<false, 2>(steps, extra, shift, rows, at, sums),
-                        (3, false) => add_steps::<false, 3>(steps, extra, shift, rows, at, sums),
-                        (_, false) => add_steps::<false, 4>(steps, extra, shift, rows, at, sums),
-                        (1, true) => add_steps::<true, 1>(steps, extra, None, rows, at, sums),
-                        (2, true) => add_steps::<true, 2>(steps, extra, None, rows, at, sums),
-                        (3, true) => add_steps::<true, 3>(steps, extra, None, rows, at, sums),
-                        (_, true) => add_steps::<true, 4>(steps, extra, None, rows, at, sums),
+                        (1, false) => add_steps::<false, 1>(steps, extra, stored, rows, at, sums),
+                        (2, false) => add_steps::<false, 2>(steps, extra, stored, rows, at, sums),
+                        (3, false) => add_steps::<false, 3>(steps, extra, stored, rows, at, sums),
+                        (_, false) => add_steps::<false, 4>(steps, extra, stored, rows, at, sums),
+                        (1, true) => add_steps::<true, 1>(steps, extra, stored, rows, at, sums),
+                        (2, true) => add_steps::<true, 2>(steps, extra, stored, rows, at, sums),
+                        (3, true) => add_steps::<true, 3>(steps, extra, stored, rows, at, sums),
+                        (_, true) => add_steps::<true, 4>(steps, extra, stored, rows, at, sums),
                     }
                 }
                 Form::Super { scale_cols, pairs } => {
@@ -149,7 +150,7 @@ unsafe fn dot<const WIDE: bool, const R: usize>(
 unsafe fn add_steps<const WIDE: bool, const R: usize>(
     steps: &[Step],
     extra: Extra,
-    shift: Option<u32>,
+    stored: Stored,
     rows: &[&[u8]],
     at: Place,
     sums: &mut [Sums],
@@ -158,38 +159,40 @@ unsafe fn add_steps<const WIDE: bool, const R: usize>(
     // SAFETY: the caller's; fields of a step are arrays of 16 rows, of which each half is a vector.
     unsafe {
         let zero = _mm256_setzero_si256();
-        let count = _mm_cvtsi32_si128(shift.unwrap_or(0) as i32);
-        let start = |place: usize| -> [__m256i; R] {
-            std::array::from_fn(|r| shift.map_or(zero, |_| _mm256_sll_epi32(four(rows[r], place), count)))
-        };
         for half in 0..2 {
             let mut g = [_mm256_setzero_ps(); R];
             let scaled = |factor: &[f32; 16], b: usize, values: [__m256i; R], g: &mut [__m256; R]| {
                 let factor = _mm256_loadu_ps(factor.as_ptr().add(8 * half));
                 for r in 0..R {
-                    let a = float(rows[r], at.scales + 4 * b);
+                    let a = float(rows[r], at.scales + RECORD_BYTES * b);
                     g[r] = _mm256_fmadd_ps(_mm256_mul_ps(factor, a), _mm256_cvtepi32_ps(values[r]), g[r]);
                 }
             };
             for (b, step) in steps.iter().enumerate() {
                 let codes = step.codes.as_ptr().cast::<u8>().add(32 * half);
                 let place = at.codes + 32 * b;
+                let mut acc = [zero; R];
                 if extra == Extra::SecondHalf {
-                    let mut acc = start(at.sums16 + 8 * b);
                     dot::<WIDE, R>(codes, 4, &rows, place, &mut acc);
                     scaled(&step.d, b, acc, &mut g);
-                    let mut acc = start(at.sums16 + 8 * b + 4);
+                    acc = [zero; R];
                     dot::<WIDE, R>(codes.add(256), 4, &rows, place + 16, &mut acc);
                     scaled(&step.e, b, acc, &mut g);
                     continue;
                 }
-                let mut acc = start(at.sums32 + 4 * b);
+                let record = at.scales + RECORD_BYTES * b;
+                // Codes stored plus 128 are made signed; see `dot`.
+                if stored == Stored::Plus8 {
+                    acc = std::array::from_fn(|r| four(rows[r], record + START_8_AT));
+                }
                 dot::<WIDE, R>(codes, 8, &rows, place, &mut acc);
                 scaled(&step.d, b, acc, &mut g);
                 if extra == Extra::Offset {
-                    let sum =
-                        std::array::from_fn(|r| _mm256_sub_epi32(zero, four(rows[r], at.sums32 + 4 * b)));
-                    scaled(&step.e, b, sum, &mut g);
+                    let m = _mm256_loadu_ps(step.e.as_ptr().add(8 * half));
+                    for r in 0..R {
+                        let ma = _mm256_mul_ps(m, float(rows[r], record));
+                        g[r] = _mm256_fmadd_ps(ma, float(rows[r], record + SUM_AT), g[r]);
+                    }
                 }
             }
             for r in 0..R {

@@ -8,8 +8,9 @@
 
 use std::arch::x86_64::*;
 
-use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Super};
-use super::{Place, Sums};
+use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Stored, Super};
+use super::{Place, Sums, even_blocks};
+use crate::device::cpu::image::{RECORD_BYTES, START_8_AT, START_128_AT, SUM_AT};
 use crate::device::cpu::simd::tier::Avx512;
 
 /// A group in steps of 32 columns.
@@ -31,11 +32,11 @@ pub trait Steps: Copy {
     /// # Safety
     /// As `codes`.
     unsafe fn e(self, b: usize) -> __m512;
-    /// Negated sums of activation codes times the codes' offset.
+    /// The start value for codes stored with an offset, from an A32 record `at` bytes into the image row.
     ///
     /// # Safety
-    /// The tier's features.
-    unsafe fn start(self, negated: __m512i) -> __m512i;
+    /// The tier's features; the record lies in the row.
+    unsafe fn start(self, row: *const u8, at: usize) -> __m512i;
 }
 
 /// A group with integer scales.
@@ -88,7 +89,7 @@ pub trait Supers: Copy {
 }
 
 #[inline(always)]
-unsafe fn four(row: *const u8, at: usize) -> __m512i {
+pub unsafe fn four(row: *const u8, at: usize) -> __m512i {
     // SAFETY: the caller's place lies in the row.
     unsafe { _mm512_set1_epi32(row.add(at).cast::<i32>().read_unaligned()) }
 }
@@ -118,12 +119,13 @@ pub unsafe fn add_steps<S: Steps, const R: usize>(
             let halves = matches!(S::EXTRA, Extra::SecondHalf);
             let mut low = [_mm512_setzero_si512(); R];
             let mut high = [_mm512_setzero_si512(); R];
+            let record = at.scales + RECORD_BYTES * b;
             for r in 0..R {
                 if halves {
-                    low[r] = source.start(four(rows[r], at.sums16 + 8 * b));
-                    high[r] = source.start(four(rows[r], at.sums16 + 8 * b + 4));
+                    low[r] = four(rows[r], at.sums16 + 8 * b);
+                    high[r] = four(rows[r], at.sums16 + 8 * b + 4);
                 } else {
-                    low[r] = source.start(four(rows[r], at.sums32 + 4 * b));
+                    low[r] = source.start(rows[r], record);
                 }
             }
             for v in 0..4 {
@@ -140,13 +142,12 @@ pub unsafe fn add_steps<S: Steps, const R: usize>(
             }
             let (d, e) = (source.d(b), source.e(b));
             for r in 0..R {
-                let a = float(rows[r], at.scales + 4 * b);
+                let a = float(rows[r], record);
                 g[r] = _mm512_fmadd_ps(_mm512_mul_ps(d, a), _mm512_cvtepi32_ps(low[r]), g[r]);
                 match S::EXTRA {
                     Extra::Nothing => {}
                     Extra::Offset => {
-                        let sum = _mm512_sub_epi32(_mm512_setzero_si512(), four(rows[r], at.sums32 + 4 * b));
-                        g[r] = _mm512_fmadd_ps(_mm512_mul_ps(e, a), _mm512_cvtepi32_ps(sum), g[r]);
+                        g[r] = _mm512_fmadd_ps(_mm512_mul_ps(e, a), float(rows[r], record + SUM_AT), g[r]);
                     }
                     Extra::SecondHalf => {
                         g[r] = _mm512_fmadd_ps(_mm512_mul_ps(e, a), _mm512_cvtepi32_ps(high[r]), g[r]);
@@ -164,6 +165,7 @@ pub unsafe fn add_steps<S: Steps, const R: usize>(
 ///
 /// # Safety
 /// The tier's features; the block exists; every row is an image row in which `at` is the place of a group.
+#[expect(clippy::needless_range_loop, reason = "the index also numbers a run of columns")]
 #[inline(always)]
 pub unsafe fn add_super<S: Supers, const R: usize>(
     source: S,
@@ -223,8 +225,9 @@ pub unsafe fn add_super<S: Supers, const R: usize>(
 #[derive(Clone, Copy)]
 pub struct PanelSteps<'a, const EXTRA: u8> {
     steps: &'a [Step; 8],
-    shift: __m512i,
-    offset: __mmask16,
+    /// Where a record has the start value, and the lanes that take it.
+    start_at: usize,
+    starts: __mmask16,
 }
 
 /// Values of [`PanelSteps`]' parameter.
@@ -235,13 +238,15 @@ pub const OFFSET: u8 = 1;
 pub const SECOND_HALF: u8 = 2;
 
 impl<'a, const EXTRA: u8> PanelSteps<'a, EXTRA> {
-    /// # Safety
-    /// The tier's features.
+    /// The steps of a panel.
     #[inline(always)]
-    pub unsafe fn new(steps: &'a [Step; 8], shift: Option<u32>) -> Self {
-        // SAFETY: the caller's.
-        let vector = unsafe { _mm512_set1_epi32(shift.unwrap_or(0) as i32) };
-        PanelSteps { steps, shift: vector, offset: if shift.is_some() { 0xFFFF } else { 0 } }
+    pub fn new(steps: &'a [Step; 8], stored: Stored) -> Self {
+        let (start_at, starts) = match stored {
+            Stored::Plain => (0, 0),
+            Stored::Plus8 => (START_8_AT, 0xFFFF),
+            Stored::Plus128 => (START_128_AT, 0xFFFF),
+        };
+        PanelSteps { steps, start_at, starts }
     }
 }
 
@@ -272,9 +277,9 @@ impl<const EXTRA: u8> Steps for PanelSteps<'_, EXTRA> {
     }
 
     #[inline(always)]
-    unsafe fn start(self, negated: __m512i) -> __m512i {
+    unsafe fn start(self, row: *const u8, at: usize) -> __m512i {
         // SAFETY: the caller's.
-        unsafe { _mm512_maskz_sllv_epi32(self.offset, negated, self.shift) }
+        unsafe { _mm512_maskz_mov_epi32(self.starts, four(row, at + self.start_at)) }
     }
 }
 
@@ -388,6 +393,7 @@ pub unsafe fn fill_steps<S: Steps>(source: S, count: usize, steps: &mut [Step; 8
 ///
 /// # Safety
 /// The tier's features; the block exists.
+#[expect(clippy::needless_range_loop, reason = "the index also numbers a run of columns")]
 #[inline(always)]
 pub unsafe fn fill_super<S: Supers>(source: S, block: &mut Super) {
     let quads = 64 / S::RUNS;
@@ -416,24 +422,20 @@ pub unsafe fn fill_super<S: Supers>(source: S, block: &mut Super) {
 
 /// Adds the values of a panel of `cols` columns to the sums of all rows.
 pub fn add(_: Avx512, form: Form, panel: &Panel, cols: usize, rows: &[&[u8]], at: Place, sums: &mut [Sums]) {
-    // Blocks of nearly equal size: 13 rows are 7 and 6.
-    let blocks = rows.len().div_ceil(ROWS_MAX);
-    let edge = |i: usize| i * rows.len() / blocks;
-    for i in 0..blocks {
-        let (rows, sums) = (&rows[edge(i)..edge(i + 1)], &mut sums[edge(i)..edge(i + 1)]);
+    for (rows, sums) in even_blocks(rows, sums, ROWS_MAX) {
         let (steps, block) = (&panel.steps, &panel.block);
         // SAFETY: the witness says that this CPU has the features; the images have the form's shape, so that every
         // row holds the place of the group, and the panel holds all of the group.
         unsafe {
             match form {
-                Form::Steps { extra: Extra::Nothing, shift } => {
-                    by_rows!(rows.len(), panel_steps::<NOTHING>(steps, shift, cols / 32, rows, at, sums))
+                Form::Steps { extra: Extra::Nothing, stored } => {
+                    by_rows!(rows.len(), panel_steps::<NOTHING>(steps, stored, cols / 32, rows, at, sums))
                 }
-                Form::Steps { extra: Extra::Offset, shift } => {
-                    by_rows!(rows.len(), panel_steps::<OFFSET>(steps, shift, cols / 32, rows, at, sums))
+                Form::Steps { extra: Extra::Offset, stored } => {
+                    by_rows!(rows.len(), panel_steps::<OFFSET>(steps, stored, cols / 32, rows, at, sums))
                 }
-                Form::Steps { extra: Extra::SecondHalf, shift } => {
-                    by_rows!(rows.len(), panel_steps::<SECOND_HALF>(steps, shift, cols / 32, rows, at, sums))
+                Form::Steps { extra: Extra::SecondHalf, stored } => {
+                    by_rows!(rows.len(), panel_steps::<SECOND_HALF>(steps, stored, cols / 32, rows, at, sums))
                 }
                 Form::Super { scale_cols: ScaleCols::C16, pairs: Pairs::Minima } => {
                     by_rows!(rows.len(), panel_super::<16, true>(block, 0, rows, at, sums))
@@ -457,7 +459,7 @@ pub fn add(_: Avx512, form: Form, panel: &Panel, cols: usize, rows: &[&[u8]], at
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni")]
 unsafe fn panel_steps<const EXTRA: u8, const R: usize>(
     steps: &[Step; 8],
-    shift: Option<u32>,
+    stored: Stored,
     count: usize,
     rows: &[&[u8]],
     at: Place,
@@ -465,7 +467,7 @@ unsafe fn panel_steps<const EXTRA: u8, const R: usize>(
 ) {
     // SAFETY: the caller's.
     unsafe {
-        let source = PanelSteps::<EXTRA>::new(steps, shift);
+        let source = PanelSteps::<EXTRA>::new(steps, stored);
         with_sums(rows, sums, |rows: &[_; R], sums| add_steps(source, count, rows, at, sums));
     }
 }

@@ -12,6 +12,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod direct;
+#[cfg(target_arch = "x86_64")]
+mod direct_super;
 mod file_order;
 mod panel;
 mod plain;
@@ -24,7 +26,7 @@ use std::ops::Range;
 
 use super::tier::Tier;
 use crate::device::cpu::columns::Columns;
-use crate::device::cpu::image::{ImageKind, ImageShape, Images};
+use crate::device::cpu::image::{ImageKind, ImageShape, Images, RECORD_BYTES};
 use crate::device::cpu::pack::{GROUP_COLS, Layout, Matrix, TILE_ROWS};
 use crate::gguf::TensorType;
 
@@ -82,7 +84,7 @@ struct Place {
 impl Place {
     fn of(shape: ImageShape, group: usize) -> Place {
         let (scales, sums32) = match shape.kind() {
-            ImageKind::A32 => (32, 32),
+            ImageKind::A32 => (8 * RECORD_BYTES, 32),
             ImageKind::A256 => (4, 16),
         };
         Place {
@@ -97,9 +99,11 @@ impl Place {
 /// Sums of the 16 rows of a tile with one activation row.
 type Sums = [f32; TILE_ROWS];
 
-/// Activation rows that a tile's panels serve before they are unpacked again: their sums fill half of a first-level
-/// cache's quarter.
+/// Activation rows that a tile serves before its bytes are read again: their sums take 8 KiB of the first-level cache.
 const PASS_ROWS: usize = 128;
+
+/// The same of a window.
+const WINDOW_ROWS: usize = 8;
 
 /// Computes the columns of `out`, which are output rows of `matrix`, for the activation rows `rows` of `images`.
 ///
@@ -128,56 +132,70 @@ pub fn product(
     if let Some(bias) = finish.bias {
         assert_eq!(bias.len(), matrix.rows(), "product: bias values");
     }
-    let mut image_rows: [&[u8]; PASS_ROWS] = [&[]; PASS_ROWS];
-    for first in (0..count).step_by(PASS_ROWS) {
-        let pass = PASS_ROWS.min(count - first);
-        for (i, row) in image_rows[..pass].iter_mut().enumerate() {
-            *row = images.row(rows.image_row(first + i));
-        }
-        pass_of(tier, form, matrix, shape, &image_rows[..pass], columns.clone(), |row, range, sums| {
-            let values = out.row_mut(first + row, range.clone());
-            for (i, (value, &sum)) in values.iter_mut().zip(sums).enumerate() {
-                let scaled = finish.scale.map_or(sum, |scale| sum * scale);
-                *value = finish.bias.map_or(scaled, |bias| scaled + bias[range.start + i]);
-            }
-        });
+    // A small window must not pay for clearing the room of a large pass.
+    if count <= WINDOW_ROWS {
+        passes::<WINDOW_ROWS>(tier, form, matrix, images, rows, finish, out);
+    } else {
+        passes::<PASS_ROWS>(tier, form, matrix, images, rows, finish, out);
     }
 }
 
-/// The tiles of `columns` for up to [`PASS_ROWS`] activation rows; hands over each tile's sums.
-#[inline(always)]
-fn pass_of(
+/// The product, `N` activation rows at a time.
+fn passes<const N: usize>(
     tier: Tier,
     form: Form,
     matrix: &Matrix<'_>,
-    shape: ImageShape,
-    rows: &[&[u8]],
-    columns: Range<usize>,
-    mut write: impl FnMut(usize, Range<usize>, &Sums),
+    images: &Images<'_>,
+    rows: &Rows<'_>,
+    finish: Finish<'_>,
+    out: &mut Columns<'_>,
 ) {
-    let mut panel = None;
-    for start in columns.clone().step_by(TILE_ROWS) {
-        let tile = Tile { ty: matrix.ty(), form, shape, bytes: matrix.tile(start / TILE_ROWS) };
-        let range = start..(start + TILE_ROWS).min(columns.end);
-        #[cfg(target_arch = "x86_64")]
-        if let Tier::Avx512(witness) = tier
-            && rows.len() <= direct::ROWS_MAX
-            && Layout::of(tile.ty) == Layout::Lanes16
-        {
-            let mut sums = [[0.0; TILE_ROWS]; direct::ROWS_MAX];
-            direct::tile(witness, &tile, rows, &mut sums);
-            for (row, sums) in sums[..rows.len()].iter().enumerate() {
-                write(row, range.clone(), sums);
-            }
-            continue;
+    let (mut panel, mut sums) = (None, [[0.0; TILE_ROWS]; N]);
+    let mut image_rows: [&[u8]; N] = [&[]; N];
+    let columns = out.range();
+    for first in (0..rows.count()).step_by(N) {
+        let pass = N.min(rows.count() - first);
+        for (i, row) in image_rows[..pass].iter_mut().enumerate() {
+            *row = images.row(rows.image_row(first + i));
         }
-        let panel = panel.get_or_insert_with(Panel::new);
-        let mut sums = [[0.0; TILE_ROWS]; PASS_ROWS];
-        tile.by_panels(tier, panel, rows, &mut sums[..rows.len()]);
-        for (row, sums) in sums[..rows.len()].iter().enumerate() {
-            write(row, range.clone(), sums);
+        for start in columns.clone().step_by(TILE_ROWS) {
+            let tile =
+                Tile { ty: matrix.ty(), form, shape: images.shape(), bytes: matrix.tile(start / TILE_ROWS) };
+            let range = start..(start + TILE_ROWS).min(columns.end);
+            let sums = &mut sums[..pass];
+            sums.fill([0.0; TILE_ROWS]);
+            tile.add(tier, &mut panel, &image_rows[..pass], sums);
+            for (i, sums) in sums.iter().enumerate() {
+                finish_row(finish, sums, range.start, out.row_mut(first + i, range.clone()));
+            }
         }
     }
+}
+
+/// Writes a tile's sums of one row, scaled and with their biases, which begin at `first`.
+#[inline(always)]
+fn finish_row(finish: Finish<'_>, sums: &Sums, first: usize, values: &mut [f32]) {
+    for (i, (value, &sum)) in values.iter_mut().zip(sums).enumerate() {
+        let scaled = finish.scale.map_or(sum, |scale| sum * scale);
+        *value = finish.bias.map_or(scaled, |bias| scaled + bias[first + i]);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+/// Cuts rows and their sums into blocks of at most `most` rows and nearly equal size: 13 are 7 and 6.
+fn even_blocks<'r, 'i, 's>(
+    rows: &'r [&'i [u8]],
+    sums: &'s mut [Sums],
+    most: usize,
+) -> impl Iterator<Item = (&'r [&'i [u8]], &'s mut [Sums])> {
+    let blocks = rows.len().div_ceil(most);
+    let mut rest = sums;
+    (0..blocks).map(move |i| {
+        let (start, end) = (i * rows.len() / blocks, (i + 1) * rows.len() / blocks);
+        let (here, behind) = std::mem::take(&mut rest).split_at_mut(end - start);
+        rest = behind;
+        (&rows[start..end], here)
+    })
 }
 
 /// The packed bytes of a tile and what they are.
@@ -190,7 +208,20 @@ struct Tile<'a> {
 }
 
 impl Tile<'_> {
-    /// Adds up the sums group after group.
+    /// Adds the products with all rows to the sums.
+    #[inline(always)]
+    fn add(&self, tier: Tier, panel: &mut Option<Panel>, rows: &[&[u8]], sums: &mut [Sums]) {
+        #[cfg(target_arch = "x86_64")]
+        if let Tier::Avx512(witness) = tier
+            && Layout::of(self.ty) == Layout::Lanes16
+            && direct::pays(self.form, rows.len())
+        {
+            return direct::tile(witness, self, rows, sums);
+        }
+        self.by_panels(tier, panel.get_or_insert_with(Panel::new), rows, sums);
+    }
+
+    /// Adds group after group.
     fn by_panels(&self, tier: Tier, panel: &mut Panel, rows: &[&[u8]], sums: &mut [Sums]) {
         for group in 0..self.shape.cols().div_ceil(GROUP_COLS) {
             let cols = GROUP_COLS.min(self.shape.cols() - group * GROUP_COLS);

@@ -2,7 +2,7 @@
 //!
 //! Every format becomes one of two forms, which the kernels of all tiers read: [`Step`]s of 32 columns with float
 //! scales (formats with A32 images), or a [`Super`] block with integer scales (A256). Codes of vector `v` are, for
-//! row `r` of the tile, values `4 v .. 4 v + 3` at `4 r .. 4 r + 3`. Signed codes are stored plus `2^shift`.
+//! row `r` of the tile, values `4 v .. 4 v + 3` at `4 r .. 4 r + 3`. Signed codes are stored plus a power of two.
 //! Invariant: [`Form::of`] and the unpacking agree (tested against `oracle/dots.json`). Does not know: activations.
 
 use crate::device::cpu::image::ImageKind;
@@ -15,8 +15,8 @@ pub enum Form {
     Steps {
         /// What `Step::e` is.
         extra: Extra,
-        /// Codes are stored plus `2^shift`; `None`: as they are.
-        shift: Option<u32>,
+        /// How codes are stored.
+        stored: Stored,
     },
     /// A block of 256 columns with integer scales.
     Super {
@@ -25,6 +25,17 @@ pub enum Form {
         /// What `Super::pairs` holds, and so how the sums of activation codes enter.
         pairs: Pairs,
     },
+}
+
+/// How the codes of a step are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// As they are.
+    Plain,
+    /// Plus 8.
+    Plus8,
+    /// Plus 128.
+    Plus128,
 }
 
 /// The second float of a step.
@@ -63,15 +74,16 @@ impl Form {
     /// The form of a type's panels, `None` for types that are not quantised.
     pub fn of(ty: TensorType) -> Option<Form> {
         use TensorType as T;
-        let steps = |extra, shift| Form::Steps { extra, shift };
+        let steps = |extra, stored| Form::Steps { extra, stored };
         let minima = |scale_cols| Form::Super { scale_cols, pairs: Pairs::Minima };
         let signed = |scale_cols, shift| Form::Super { scale_cols, pairs: Pairs::Scales { shift } };
         Some(match ty {
-            T::Q4_0 => steps(Extra::Nothing, Some(3)),
-            T::Q5_0 | T::MXFP4 => steps(Extra::Nothing, Some(4)),
-            T::Q8_0 | T::IQ4_NL | T::Q1_0 | T::Q2_0 => steps(Extra::Nothing, Some(7)),
-            T::Q4_1 | T::Q5_1 => steps(Extra::Offset, None),
-            T::NVFP4 => steps(Extra::SecondHalf, Some(7)),
+            T::Q4_0 => steps(Extra::Nothing, Stored::Plus8),
+            T::Q5_0 | T::Q8_0 | T::IQ4_NL | T::MXFP4 | T::Q1_0 | T::Q2_0 => {
+                steps(Extra::Nothing, Stored::Plus128)
+            }
+            T::Q4_1 | T::Q5_1 => steps(Extra::Offset, Stored::Plain),
+            T::NVFP4 => steps(Extra::SecondHalf, Stored::Plus128),
             T::Q4_K | T::Q5_K => minima(ScaleCols::C32),
             T::Q2_K => minima(ScaleCols::C16),
             T::Q3_K | T::Q6_K => signed(ScaleCols::C16, 5),

@@ -2,8 +2,9 @@
 //!
 //! Invariant: the order of groups and steps of `docs/numerics.md`. Does not know: layouts of packed bytes.
 
-use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Super};
+use super::panel::{Extra, Form, Pairs, Panel, ScaleCols, Step, Stored, Super};
 use super::{Place, Sums};
+use crate::device::cpu::image::{RECORD_BYTES, START_8_AT, START_128_AT, SUM_AT};
 
 fn f32_at(row: &[u8], at: usize, index: usize) -> f32 {
     f32::from_bits(i32_at(row, at, index) as u32)
@@ -26,24 +27,28 @@ fn dot(codes: &[[u8; 64]], q: &[u8], r: usize) -> i32 {
 }
 
 /// Adds a group's values to the sums of the tile's rows.
-fn steps(steps: &[Step], extra: Extra, shift: Option<u32>, row: &[u8], at: Place, sums: &mut Sums) {
+fn steps(steps: &[Step], extra: Extra, stored: Stored, row: &[u8], at: Place, sums: &mut Sums) {
     for (r, sum) in sums.iter_mut().enumerate() {
         let mut g = 0.0f32;
         for (b, step) in steps.iter().enumerate() {
             let q = &row[at.codes + 32 * b..][..32];
-            let a = f32_at(row, at.scales, b);
-            let offset = |negated: i32| shift.map_or(0, |shift| negated << shift);
+            let record = at.scales + RECORD_BYTES * b;
+            let a = f32_at(row, record, 0);
             if extra == Extra::SecondHalf {
-                let first = dot(&step.codes[..4], q, r) + offset(i32_at(row, at.sums16, 2 * b));
-                let second = dot(&step.codes[4..], &q[16..], r) + offset(i32_at(row, at.sums16, 2 * b + 1));
+                let first = dot(&step.codes[..4], q, r) + i32_at(row, at.sums16, 2 * b);
+                let second = dot(&step.codes[4..], &q[16..], r) + i32_at(row, at.sums16, 2 * b + 1);
                 g = (step.d[r] * a).mul_add(first as f32, g);
                 g = (step.e[r] * a).mul_add(second as f32, g);
                 continue;
             }
-            let negated = i32_at(row, at.sums32, b);
-            g = (step.d[r] * a).mul_add((dot(&step.codes, q, r) + offset(negated)) as f32, g);
+            let start = match stored {
+                Stored::Plain => 0,
+                Stored::Plus8 => i32_at(row, record + START_8_AT, 0),
+                Stored::Plus128 => i32_at(row, record + START_128_AT, 0),
+            };
+            g = (step.d[r] * a).mul_add((dot(&step.codes, q, r) + start) as f32, g);
             if extra == Extra::Offset {
-                g = (step.e[r] * a).mul_add(-negated as f32, g);
+                g = (step.e[r] * a).mul_add(f32_at(row, record + SUM_AT, 0), g);
             }
         }
         *sum += g;
@@ -79,7 +84,7 @@ fn block(block: &Super, cols: ScaleCols, pairs: Pairs, row: &[u8], at: Place, su
 pub fn add(form: Form, panel: &Panel, cols: usize, rows: &[&[u8]], at: Place, sums: &mut [Sums]) {
     for (row, sums) in rows.iter().zip(sums) {
         match form {
-            Form::Steps { extra, shift } => steps(&panel.steps[..cols / 32], extra, shift, row, at, sums),
+            Form::Steps { extra, stored } => steps(&panel.steps[..cols / 32], extra, stored, row, at, sums),
             Form::Super { scale_cols, pairs } => block(&panel.block, scale_cols, pairs, row, at, sums),
         }
     }

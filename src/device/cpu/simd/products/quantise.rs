@@ -4,7 +4,9 @@
 //! bits. Rounding to the nearest even integer is an addition of 1.5 * 2^23, exact for the codes' range.
 
 use super::super::tier::Tier;
-use crate::device::cpu::image::{Finite, ImageKind, ImageShape};
+use crate::device::cpu::image::{
+    Finite, ImageKind, ImageShape, RECORD_BYTES, START_8_AT, START_128_AT, SUM_AT,
+};
 
 /// Below this largest magnitude (2^-120) a scale and its codes are zero.
 const AMAX_MIN_BITS: u32 = 0x0380_0000;
@@ -43,24 +45,27 @@ fn row_any(shape: ImageShape, x: &[f32], image: &mut [u8]) -> Finite {
     let (codes, rest) = image.split_at_mut(shape.scales_at());
     let (scales, rest) = rest.split_at_mut(shape.sums32_at() - shape.scales_at());
     let (sums32, sums16) = rest.split_at_mut(shape.sums16_at() - shape.sums32_at());
-    let scales = scales.as_chunks_mut::<4>().0;
     let mut worst = 0;
     match shape.kind() {
         ImageKind::A32 => {
-            let (sums32, sums16) = (sums32.as_chunks_mut::<4>().0, sums16.as_chunks_mut::<8>().0);
+            let records =
+                scales.as_chunks_mut::<RECORD_BYTES>().0.iter_mut().zip(sums16.as_chunks_mut::<8>().0);
             let blocks = x.as_chunks::<32>().0.iter().zip(codes.as_chunks_mut::<32>().0);
-            for (i, (x, codes)) in blocks.enumerate() {
+            for ((x, codes), (record, sums16)) in blocks.zip(records) {
                 let amax = amax_bits(x);
                 worst = worst.max(amax);
                 let (scale, inverse) = scale(amax);
                 let (low, high) = encode(x, inverse, codes);
-                scales[i] = scale.to_le_bytes();
-                sums32[i] = (-(low + high)).to_le_bytes();
-                sums16[i][..4].copy_from_slice(&(-low).to_le_bytes());
-                sums16[i][4..].copy_from_slice(&(-high).to_le_bytes());
+                record[..START_8_AT].copy_from_slice(&scale.to_le_bytes());
+                record[START_8_AT..START_128_AT].copy_from_slice(&(-8 * (low + high)).to_le_bytes());
+                record[START_128_AT..SUM_AT].copy_from_slice(&(-128 * (low + high)).to_le_bytes());
+                record[SUM_AT..].copy_from_slice(&((low + high) as f32).to_le_bytes());
+                sums16[..4].copy_from_slice(&(-128 * low).to_le_bytes());
+                sums16[4..].copy_from_slice(&(-128 * high).to_le_bytes());
             }
         }
         ImageKind::A256 => {
+            let scales = scales.as_chunks_mut::<4>().0;
             let (sums32, sums16) = (sums32.as_chunks_mut::<2>().0, sums16.as_chunks_mut::<4>().0);
             for (g, x) in x.as_chunks::<256>().0.iter().enumerate() {
                 let amax = amax_bits(x);

@@ -149,16 +149,18 @@ fn check_images(tier: &str) {
         assert_eq!(activation["name"], want["x"]);
         let x = list_of(&activation["x"]);
         for (kind, key, values) in [(ImageKind::A32, "a32", 32), (ImageKind::A256, "a256", 256)] {
-            if x.len() % values != 0 || want.get(key).is_none_or(|v| v.is_null()) {
+            if !x.len().is_multiple_of(values) || want.get(key).is_none_or(|v| v.is_null()) {
                 continue;
             }
             let shape = ImageShape::new(kind, x.len());
             let image = images(tier, shape, std::slice::from_ref(&x));
             let codes = bytes_of(want[key]["q"].as_str().unwrap());
             assert_eq!(&image[..x.len()], codes, "{} codes of {}", key, want["x"]);
-            let scales = &image[shape.scales_at()..shape.sums32_at()];
-            let scales: Vec<u32> =
-                scales.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
+            let stride = if kind == ImageKind::A32 { RECORD_BYTES } else { 4 };
+            let scales: Vec<u32> = image[shape.scales_at()..shape.sums32_at()]
+                .chunks_exact(stride)
+                .map(|b| u32::from_le_bytes(b[..4].try_into().unwrap()))
+                .collect();
             assert_eq!(
                 scales,
                 bits_of(want[key]["scale"].as_str().unwrap()),
@@ -203,7 +205,7 @@ fn activations(rows: usize, cols: usize, seed: u32) -> Vec<Vec<f32>> {
         let v = generated(seed + row as u32, col as u32);
         match row % 7 {
             0 | 1 => v,
-            2 if col / 32 % 3 == 0 => -0.0,
+            2 if (col / 32).is_multiple_of(3) => -0.0,
             2 => v * 2f32.powi(90),
             3 => v * 2f32.powi(-121),
             4 => (v * 8.0).round() * 0.5 / 127.0 * 2.0,

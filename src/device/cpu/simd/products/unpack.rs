@@ -9,8 +9,8 @@ use crate::gguf::TensorType;
 /// IQ4_NL's and IQ4_XS's values plus 128.
 pub const NL4: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
-/// Twice the E2M1 values, plus 16.
-pub const E2M1: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
+/// Twice the E2M1 values, plus 128.
+pub const E2M1: [u8; 16] = [128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116];
 
 /// What a tier does better than a plain loop.
 pub trait Wide: Copy {
@@ -91,6 +91,10 @@ fn unpack_step<W: Wide>(ty: TensorType, wide: W, block: &[u8], step: &mut Step) 
         let masks = block[codes_at - 64..].as_chunks::<8>().0;
         for (codes, mask) in step.codes.iter_mut().zip(masks) {
             fifth(codes, mask);
+            if ty == T::Q5_0 {
+                // The code is 16 less than these five bits; stored plus 128.
+                codes.iter_mut().for_each(|code| *code += 112);
+            }
         }
     }
 }
@@ -173,8 +177,8 @@ fn two_bits(v: usize) -> (usize, usize) {
 #[inline(always)]
 fn q2_k<W: Wide>(wide: W, bytes: &[u8], block: &mut Super) {
     let s = bytes[..256].as_chunks::<16>().0;
-    for run in 0..16 {
-        set_run(block, run, s[run].map(|b| i32::from(b & 15)), s[run].map(|b| i32::from(b >> 4)));
+    for (run, s) in s.iter().enumerate() {
+        set_run(block, run, s.map(|b| i32::from(b & 15)), s.map(|b| i32::from(b >> 4)));
     }
     let vectors = bytes[256..1280].as_chunks::<64>().0;
     for (v, codes) in block.codes.iter_mut().enumerate() {
@@ -211,17 +215,18 @@ fn q3_k<W: Wide>(wide: W, bytes: &[u8], block: &mut Super) {
 #[inline(always)]
 fn q6_k<W: Wide>(wide: W, bytes: &[u8], block: &mut Super) {
     let s = bytes[3072..3328].as_chunks::<16>().0;
-    for run in 0..16 {
-        let scale = s[run].map(|b| i32::from(b as i8));
+    for (run, s) in s.iter().enumerate() {
+        let scale = s.map(|b| i32::from(b as i8));
         set_run(block, run, scale, scale);
     }
-    let (low, high) = (bytes[..2048].as_chunks::<64>().0, bytes[2048..3072].as_chunks::<64>().0);
+    let words = bytes[..3072].as_chunks::<64>().0;
     for (v, codes) in block.codes.iter_mut().enumerate() {
-        let (upper, shift) = two_bits(v);
-        let (low, high) = (&low[16 * (v >> 5) + (v & 15)], &high[upper]);
-        let nibble = 4 * (v >> 4 & 1);
+        // Of the three words for a place in 32 columns, two have low bits for this half of 128 columns.
+        let (eight, k) = (v >> 5, v >> 3 & 3);
+        let three = &words[24 * eight + 3 * (v & 7)..][..3];
+        let (low, high) = (&three[k & 1], &three[2]);
         for i in 0..64 {
-            codes[i] = (low[i] >> nibble & 15) | (high[i] >> shift & 3) << 4;
+            codes[i] = (low[i] >> (4 * (k >> 1)) & 15) | (high[i] >> (2 * k) & 3) << 4;
         }
     }
     block.d = wide.halves(part(bytes, 3328));

@@ -1,0 +1,297 @@
+//! The flag table: every command and every flag, with its unit, its default and its help.
+//!
+//! Invariant: this is the only place that reads the command line; `docs/flags.md` is made from it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::model::facts::{Activations, KvFormat};
+
+/// The model that ships in the repository.
+const MODEL: &str = "models/tiny-qwen3moe.gguf";
+
+/// Serves one large language model over the cards of one computer, split by layers.
+///
+/// Without a command, `generate` runs: text from a built-in prompt on two virtual cards.
+#[derive(Debug, Parser)]
+#[command(name = "tandem", version, max_term_width = 100)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Generates text (the default command)
+    Generate(Box<GenerateArgs>),
+    /// Shows which card would run which layers, with every byte, without loading
+    Plan(PlanArgs),
+    /// Shows what a model file holds
+    Inspect(InspectArgs),
+    /// Lists the cards of this computer
+    Devices(DevicesArgs),
+    /// Measures prompt and decode speed
+    Bench(BenchArgs),
+    /// Writes the logits of given tokens to a .npy file
+    Logits(LogitsArgs),
+    /// Turns text into token ids
+    Tokenize(TokenizeArgs),
+    /// Turns token ids into text
+    Detokenize(DetokenizeArgs),
+    /// Runs the engine's state machines under a seeded scheduler with faults
+    Sim(SimArgs),
+}
+
+impl Command {
+    pub(super) fn default_generate() -> Command {
+        #[derive(Parser)]
+        struct Alone {
+            #[command(flatten)]
+            args: GenerateArgs,
+        }
+        Command::Generate(Box::new(Alone::parse_from(["generate"]).args))
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct ModelArgs {
+    /// Model file (GGUF); of a split set the first file
+    #[arg(short, long, value_name = "FILE", default_value = MODEL)]
+    pub(super) model: PathBuf,
+}
+
+/// Flags of every command that plans.
+#[derive(Clone, Debug, Args)]
+pub(super) struct SplitArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+    /// Cards: `cpu:N` for N virtual cards
+    #[arg(long, value_name = "CARDS", default_value = "cpu:2")]
+    pub(super) gpus: String,
+    /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all) [default: the machine's available memory,
+    /// shared equally]
+    #[arg(long, value_name = "SIZES")]
+    pub(super) card_memory: Option<String>,
+    /// First layer of each card after the first, e.g. 18,32 [default: the planner's choice]
+    #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
+    pub(super) layer_split: Option<Vec<usize>>,
+    /// Order of the cards: as-given, fastest-last, or positions such as 2,0,1 [default: the planner's choice]
+    #[arg(long, value_name = "ORDER")]
+    pub(super) gpu_order: Option<String>,
+    /// Bytes left free on the first card, e.g. 512MiB
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    pub(super) vram_reserve: String,
+    /// Bytes left free on each later card [default: as --vram-reserve]
+    #[arg(long, value_name = "SIZE")]
+    pub(super) vram_reserve_later: Option<String>,
+    /// Use the first card alone if everything fits there
+    #[arg(long)]
+    pub(super) skip_split_if_fits: bool,
+    /// Positions of a sequence [default: 4096, or the model's context if that is smaller]
+    #[arg(long, value_name = "N")]
+    pub(super) ctx: Option<usize>,
+    /// How keys and values are kept [default: f16; logits: f32]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(super) kv: Option<KvFormat>,
+    /// Rows of a prompt chunk
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub(super) chunk: usize,
+    /// Threads that all virtual cards share [default: every allowed CPU]
+    #[arg(long, value_name = "N", conflicts_with = "card_threads")]
+    pub(super) threads: Option<usize>,
+    /// Threads of each virtual card, which then compute side by side
+    #[arg(long, value_name = "N")]
+    pub(super) card_threads: Option<usize>,
+    /// Instructions of virtual cards: plain, avx2, avx512 [default: the best that this CPU has]
+    #[arg(long, value_name = "TIER")]
+    pub(super) cpu_tier: Option<String>,
+    /// How products with quantised weights see their inputs: 8-bit images, or floats (the slow reference path)
+    #[arg(long, value_enum, value_name = "KIND", default_value = "int8")]
+    pub(super) activations: Activations,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct SequencesArg {
+    /// Sequences at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) sequences: usize,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct GenerateArgs {
+    #[command(flatten)]
+    pub(super) split: SplitArgs,
+    #[command(flatten)]
+    pub(super) sequences: SequencesArg,
+    /// Prompt; special tokens in it are recognised. Without any prompt: standard input if it is no terminal, else a
+    /// built-in one for the shipped model
+    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["prompt_file", "prompt_tokens"])]
+    pub(super) prompt: Option<String>,
+    /// Prompt from a file; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt_tokens")]
+    pub(super) prompt_file: Option<PathBuf>,
+    /// Prompt as token ids
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub(super) prompt_tokens: Option<Vec<u32>>,
+    /// Treat the prompt as a user's message and apply the model's chat template
+    #[arg(long)]
+    pub(super) chat: bool,
+    /// System message of the chat
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub(super) system: Option<String>,
+    /// The most tokens to generate
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    pub(super) max_tokens: usize,
+    /// Print one JSON object in place of text
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Go on after end-of-generation tokens
+    #[arg(long)]
+    pub(super) ignore_eos: bool,
+    /// 0: greedy; else logits are divided by it
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub(super) temperature: f32,
+    /// Only the best K tokens; 0: all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(super) top_k: usize,
+    /// Only the fewest tokens whose probabilities reach P
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub(super) top_p: f32,
+    /// Only tokens of at least this share of the best one's probability
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(super) min_p: f32,
+    /// Makes recent tokens less likely; 1: off
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub(super) repeat_penalty: f32,
+    /// Taken from the logit of each recent token
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(super) presence_penalty: f32,
+    /// How many of the last tokens are recent
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(super) penalty_window: usize,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) seed: u64,
+    /// Text that ends the answer; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub(super) stop: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PlanArgs {
+    #[command(flatten)]
+    pub(super) split: SplitArgs,
+    #[command(flatten)]
+    pub(super) sequences: SequencesArg,
+    /// Print the plan as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InspectArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+    /// List every tensor
+    #[arg(long)]
+    pub(super) tensors: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DevicesArgs {
+    /// Measure memory, product and link rates
+    #[arg(long)]
+    pub(super) measure: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct BenchArgs {
+    #[command(flatten)]
+    pub(super) split: SplitArgs,
+    /// Sequences that run side by side
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) sequences: usize,
+    /// Prompt tokens
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub(super) pp: usize,
+    /// Decoded tokens, behind the prompt
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub(super) tg: usize,
+    /// Positions in front of the prompt
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) depth: usize,
+    /// Measured repetitions, after one that is not
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    pub(super) reps: usize,
+    /// Token ids to read and to decode, separated by blanks, commas or new lines [default: pseudo-random]
+    #[arg(long, value_name = "FILE")]
+    pub(super) tokens_file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LogitsArgs {
+    #[command(flatten)]
+    pub(super) split: SplitArgs,
+    /// Token ids
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    pub(super) tokens: Vec<u32>,
+    /// Output file: float32 [tokens, vocabulary]
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: PathBuf,
+    /// Read the tokens in windows of so many rows (1 to 8) instead of chunks
+    #[arg(long, value_name = "N", conflicts_with = "chunk")]
+    pub(super) window: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TokenizeArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+    /// Text
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(super) text: String,
+    /// Recognise special tokens in the text
+    #[arg(long)]
+    pub(super) parse_special: bool,
+    /// Add the model's begin and end tokens where it asks for them
+    #[arg(long)]
+    pub(super) add_special: bool,
+    /// Print a JSON array of ids
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DetokenizeArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+    /// Token ids
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    pub(super) tokens: Vec<u32>,
+    /// Show special tokens
+    #[arg(long)]
+    pub(super) special: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SimArgs {
+    /// First seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Schedules, with rising seeds
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) schedules: u64,
+    /// Print JSON, one object a schedule
+    #[arg(long)]
+    pub(super) json: bool,
+}

@@ -1,0 +1,202 @@
+//! `tandem bench`: prompt and decode speed, measured on the running engine.
+//!
+//! One repetition reads a prompt of `--pp` tokens behind `--depth` others and decodes `--tg` given tokens behind it.
+//! Invariant: model loading and the first repetition are never timed.
+
+use std::io::Write as _;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+use super::args::BenchArgs;
+use super::interrupt;
+use super::load::{Prepared, Wanted};
+use crate::device::cpu::machine;
+use crate::engine::open::Opened;
+use crate::engine::request::{Counters, Finish, Request, RequestEvent};
+
+/// One repetition's rates.
+#[derive(Clone, Copy, Debug)]
+struct Rates {
+    prompt_tok_s: f64,
+    decode_tok_s: f64,
+    last_argmax: Option<u32>,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    if args.pp == 0 || args.reps == 0 || args.sequences == 0 {
+        bail!("--pp, --reps and --sequences must be at least 1");
+    }
+    let positions = args.depth + args.pp + args.tg;
+    let mut split = args.split.clone();
+    split.ctx = Some(split.ctx.unwrap_or(positions));
+    if split.ctx.is_some_and(|ctx| ctx < positions) {
+        bail!("--depth, --pp and --tg need {positions} positions; raise --ctx or leave it out");
+    }
+    let wanted = Wanted { sequences: args.sequences, ..Wanted::default() };
+    let prepared = Prepared::with(&split, wanted)?;
+    let vocab = prepared.model.program.facts.vocab;
+    let tokens = tokens(args, vocab)?;
+    let opened = prepared.open(prepared.plan()?)?;
+    let mut runs = Vec::new();
+    for rep in 0..=args.reps {
+        opened.engine.reset_stats();
+        let rates = repetition(args, &tokens, &opened)?;
+        if rep > 0 {
+            runs.push(rates);
+        }
+        if interrupt::happened() {
+            bail!("interrupted");
+        }
+    }
+    report(args, &prepared, &opened, &runs)?;
+    Ok(opened.engine.shutdown()?)
+}
+
+/// Ids from the file, or pseudo-random ones: the same on every machine.
+fn tokens(args: &BenchArgs, vocab: usize) -> anyhow::Result<Vec<u32>> {
+    let needed = args.depth + args.pp + args.tg;
+    let Some(path) = &args.tokens_file else {
+        let hash = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        return Ok((1..=needed as u64).map(|i| ((hash(i) >> 32) % vocab as u64) as u32).collect());
+    };
+    let text = std::fs::read_to_string(path).with_context(|| format!("--tokens-file {}", path.display()))?;
+    let words = text.split(|c: char| c.is_whitespace() || ",[]".contains(c)).filter(|w| !w.is_empty());
+    let ids: Result<Vec<u32>, _> = words.map(str::parse).collect();
+    let ids = ids.with_context(|| format!("--tokens-file {}: not a list of token ids", path.display()))?;
+    if ids.len() < needed {
+        bail!("--tokens-file {} holds {} ids, {needed} are needed", path.display(), ids.len());
+    }
+    Ok(ids[..needed].to_vec())
+}
+
+/// All sequences read the same prompt and decode the same tokens; the rates are of all together.
+fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Result<Rates> {
+    let prompt_end = args.depth + args.pp;
+    let start = Instant::now();
+    let mut handles = Vec::new();
+    for _ in 0..args.sequences {
+        // The first forced token costs no pass: it follows from the prompt's. One more makes tg passes.
+        let mut forced = tokens[prompt_end..].to_vec();
+        forced.push(tokens[0]);
+        let request = Request {
+            prompt: tokens[args.depth..prompt_end].to_vec(),
+            first_position: args.depth as u32,
+            tokens_max: if args.tg == 0 { 1 } else { args.tg + 1 },
+            forced,
+            ..Request::default()
+        };
+        let handle = opened.engine.submit(request)?;
+        interrupt::ends(handle.canceller());
+        handles.push(handle);
+    }
+    let (mut first, mut last_argmax, mut ends): (Vec<f64>, _, Vec<(f64, Counters)>) = (Vec::new(), None, Vec::new());
+    for mut handle in handles {
+        let mut has_token = false;
+        while let Some(event) = handle.next_event() {
+            match event {
+                RequestEvent::Token { sampled, .. } => {
+                    last_argmax = Some(sampled);
+                    if !has_token {
+                        has_token = true;
+                        first.push(start.elapsed().as_secs_f64());
+                    }
+                }
+                RequestEvent::Finished { finish: Finish::Failed(error), .. } => return Err(error.into()),
+                RequestEvent::Finished { finish: Finish::Cancelled, .. } => bail!("interrupted"),
+                RequestEvent::Finished { counters, .. } => ends.push((start.elapsed().as_secs_f64(), counters)),
+                RequestEvent::Prompt { .. } | RequestEvent::Logits { .. } => {}
+            }
+        }
+    }
+    let all = args.sequences as f64;
+    // The engine's own clock: from the first batch to the end of the prompt, and from there to the end.
+    let span = |ns: fn(&Counters) -> u64| ends.iter().map(|(_, c)| ns(c)).max().unwrap_or(0) as f64 / 1e9;
+    let rate = |tokens: usize, s: f64| if s > 0.0 { tokens as f64 * all / s } else { 0.0 };
+    Ok(Rates {
+        prompt_tok_s: rate(args.pp, span(|c| c.prompt_ns)),
+        decode_tok_s: rate(args.tg, span(|c| c.decode_ns)),
+        last_argmax,
+    })
+}
+
+/// Where each stage's time went, for `--json`.
+pub(super) fn stage_reports(opened: &Opened) -> Vec<Value> {
+    let stats = opened.engine.stats();
+    let one = |(s, p): (&crate::engine::pipeline::StageStats, &crate::split::plan::StagePlan)| {
+        let t = &s.times;
+        json!({
+            "card": p.name,
+            "first_layer": p.layers.start,
+            "layers": p.layers.len(),
+            "busy_share": t.share(t.busy_ns),
+            "waiting_in_share": t.share(t.waiting_in_ns),
+            "waiting_out_share": t.share(t.waiting_out_ns),
+            "waiting_turn_share": t.share(t.waiting_turn_ns),
+            "hand_offs": t.batches,
+            "bytes_per_hand_off": t.bytes_per_hand_off(),
+        })
+    };
+    stats.iter().zip(&opened.plan.stages).map(one).collect()
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut v: Vec<f64> = values.collect();
+    v.sort_by(f64::total_cmp);
+    match v.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => v[n / 2],
+        n => (v[n / 2 - 1] + v[n / 2]) / 2.0,
+    }
+}
+
+fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]) -> anyhow::Result<()> {
+    let mib = |bytes: Option<u64>| bytes.map(|b| b as f64 / f64::from(1 << 20));
+    let value = json!({
+        "model": prepared.model.file.path().display().to_string(),
+        "prompt_tok_s": median(runs.iter().map(|r| r.prompt_tok_s)),
+        "decode_tok_s": median(runs.iter().map(|r| r.decode_tok_s)),
+        "prompt_runs": runs.iter().map(|r| r.prompt_tok_s).collect::<Vec<_>>(),
+        "decode_runs": runs.iter().map(|r| r.decode_tok_s).collect::<Vec<_>>(),
+        "pp": args.pp,
+        "tg": args.tg,
+        "depth": args.depth,
+        "sequences": args.sequences,
+        "peak_rss_mib": mib(machine::peak_rss_bytes()),
+        "last_argmax": runs.last().and_then(|r| r.last_argmax),
+        "kv": prepared.options.kv.name(),
+        "machine": { "cpu": machine::cpu_name(), "cpus": machine::allowed_cpus(), "tier": prepared.choice.tier.name() },
+        "plan": opened.plan,
+        "stages": stage_reports(opened),
+    });
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{value}")?;
+        return Ok(());
+    }
+    let spread = |runs: Vec<f64>| {
+        let (low, high) = (runs.iter().copied().fold(f64::MAX, f64::min), runs.iter().copied().fold(0.0, f64::max));
+        format!("{:.1} tok/s (of {}, {low:.1} to {high:.1})", median(runs.iter().copied()), runs.len())
+    };
+    write!(out, "{}", opened.plan)?;
+    writeln!(out, "prompt {}: {}", args.pp, spread(runs.iter().map(|r| r.prompt_tok_s).collect()))?;
+    writeln!(out, "decode {}: {}", args.tg, spread(runs.iter().map(|r| r.decode_tok_s).collect()))?;
+    for (s, p) in opened.engine.stats().iter().zip(&opened.plan.stages) {
+        let t = &s.times;
+        writeln!(
+            out,
+            "{}: busy {:.0} %, waiting for input {:.0} %, for output {:.0} %, for its turn {:.0} %",
+            p.name,
+            100.0 * t.share(t.busy_ns),
+            100.0 * t.share(t.waiting_in_ns),
+            100.0 * t.share(t.waiting_out_ns),
+            100.0 * t.share(t.waiting_turn_ns)
+        )?;
+    }
+    if let Some(peak) = mib(machine::peak_rss_bytes()) {
+        writeln!(out, "peak memory {peak:.0} MiB")?;
+    }
+    Ok(())
+}

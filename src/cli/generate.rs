@@ -1,0 +1,255 @@
+//! `tandem generate`: text from a prompt, streamed as it is made.
+//!
+//! Invariant: the answer goes to the output stream, everything else to the error stream.
+
+use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail};
+use serde_json::json;
+
+use super::args::GenerateArgs;
+use super::interrupt;
+use super::load::Prepared;
+use crate::engine::open::Opened;
+use crate::engine::request::{Counters, Finish, Request, RequestEvent};
+use crate::engine::sample::SamplingOptions;
+use crate::split::budget::format_bytes;
+use crate::text::{
+    AddSpecial, ChatInput, ChatTemplate, Detokenizer, ParseSpecial, SpecialText, StopStrings, Tokenizer, Vocab,
+    replace_bad_utf8,
+};
+
+/// Reads well with the model that ships in the repository.
+const PROMPT: &str = "The `Vec` type is a contiguous growable array. Its elements are";
+
+/// Runs the command.
+pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
+    let prepared = Prepared::new(&args.split, args.sequences.sequences)?;
+    let vocab = Vocab::from_metadata(prepared.model.file.metadata())?;
+    let prompt = prompt_ids(args, &vocab)?;
+    if prompt.tokens.is_empty() {
+        bail!("the prompt is empty; give --prompt, --prompt-file or text on standard input");
+    }
+    let plan = prepared.plan()?;
+    if !args.json {
+        write!(std::io::stderr(), "{plan}")?;
+    }
+    let opened = prepared.open(plan)?;
+    let request = Request {
+        prompt: prompt.tokens.clone(),
+        tokens_max: args.max_tokens,
+        sampling: sampling(args),
+        end_tokens: if args.ignore_eos { Vec::new() } else { vocab.end_of_generation.iter().copied().collect() },
+        ..Request::default()
+    };
+    let mut answer = Answer::new(&vocab, args, &prompt)?;
+    let mut handle = opened.engine.submit(request)?;
+    interrupt::ends(handle.canceller());
+    while let Some(event) = handle.next_event() {
+        match event {
+            RequestEvent::Token { id, .. } => {
+                if answer.token(id)? {
+                    handle.cancel();
+                }
+            }
+            RequestEvent::Finished { finish: Finish::Failed(error), .. } => return Err(error.into()),
+            RequestEvent::Finished { finish, counters } => answer.end(&finish, &counters, &opened)?,
+            RequestEvent::Prompt { .. } | RequestEvent::Logits { .. } => {}
+        }
+    }
+    Ok(opened.engine.shutdown()?)
+}
+
+fn sampling(args: &GenerateArgs) -> SamplingOptions {
+    SamplingOptions {
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        repeat_penalty: args.repeat_penalty,
+        presence_penalty: args.presence_penalty,
+        penalty_window: args.penalty_window,
+        seed: args.seed,
+        ..SamplingOptions::default()
+    }
+}
+
+/// What the model reads, and what a person sees of it.
+struct Prompt {
+    tokens: Vec<u32>,
+    /// Shown in front of a continued text.
+    shown: Option<String>,
+}
+
+fn prompt_ids(args: &GenerateArgs, vocab: &Vocab) -> anyhow::Result<Prompt> {
+    if let Some(tokens) = &args.prompt_tokens {
+        return Ok(Prompt { tokens: tokens.clone(), shown: None });
+    }
+    let text = prompt_text(args)?;
+    let tokenizer = Tokenizer::new(vocab)?;
+    if !args.chat {
+        let tokens = tokenizer.encode(&text, ParseSpecial::AsTokens, AddSpecial::UnlessWritten)?;
+        return Ok(Prompt { tokens, shown: Some(text) });
+    }
+    let source = vocab.chat_template.as_deref().context(
+        "--chat: the model file has no chat template (tokenizer.chat_template); leave --chat out to continue the \
+         prompt as text",
+    )?;
+    let mut messages = Vec::new();
+    if let Some(system) = &args.system {
+        messages.push(json!({"role": "system", "content": system}));
+    }
+    messages.push(json!({"role": "user", "content": text}));
+    let input = ChatInput {
+        messages,
+        add_generation_prompt: true,
+        bos_token: vocab.bos_text().to_owned(),
+        eos_token: vocab.eos_text().to_owned(),
+        now_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64),
+        ..ChatInput::default()
+    };
+    let rendered = ChatTemplate::new(source)?.render(&input)?;
+    let tokens = tokenizer.encode(&rendered, ParseSpecial::AsTokens, AddSpecial::UnlessWritten)?;
+    Ok(Prompt { tokens, shown: None })
+}
+
+fn prompt_text(args: &GenerateArgs) -> anyhow::Result<String> {
+    if let Some(text) = &args.prompt {
+        return Ok(text.clone());
+    }
+    let read = |bytes: Vec<u8>, what: &str| {
+        let text = replace_bad_utf8(&bytes).into_owned();
+        if text.as_bytes() != bytes.as_slice() {
+            tracing::warn!("{what} is not valid UTF-8; bad bytes were replaced by U+FFFD");
+        }
+        text
+    };
+    match args.prompt_file.as_deref() {
+        Some(path) if path != Path::new("-") => {
+            let bytes = std::fs::read(path).with_context(|| format!("--prompt-file {}", path.display()))?;
+            return Ok(read(bytes, "the prompt file"));
+        }
+        None if std::io::stdin().is_terminal() => return Ok(PROMPT.to_owned()),
+        _ => {}
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut bytes).context("standard input cannot be read")?;
+    if bytes.is_empty() && args.prompt_file.is_none() {
+        // Nobody types and nothing comes, as under a job runner.
+        return Ok(PROMPT.to_owned());
+    }
+    Ok(read(bytes, "standard input"))
+}
+
+/// The answer as it grows.
+struct Answer<'v> {
+    detokenizer: Detokenizer<'v>,
+    stops: StopStrings,
+    json: bool,
+    text: String,
+    tokens: Vec<u32>,
+    stopped: Option<usize>,
+    prompt_tokens: usize,
+}
+
+impl<'v> Answer<'v> {
+    fn new(vocab: &'v Vocab, args: &GenerateArgs, prompt: &Prompt) -> anyhow::Result<Answer<'v>> {
+        if let (false, Some(shown)) = (args.json, &prompt.shown) {
+            let mut out = std::io::stdout().lock();
+            write!(out, "{shown}")?;
+            out.flush()?;
+        }
+        Ok(Answer {
+            detokenizer: Detokenizer::new(vocab, SpecialText::Hidden),
+            stops: StopStrings::new(args.stop.clone()),
+            json: args.json,
+            text: String::new(),
+            tokens: Vec::new(),
+            stopped: None,
+            prompt_tokens: prompt.tokens.len(),
+        })
+    }
+
+    /// True where a stop string ends the answer.
+    fn token(&mut self, id: u32) -> anyhow::Result<bool> {
+        if self.stopped.is_some() {
+            return Ok(true);
+        }
+        self.tokens.push(id);
+        let text = self.detokenizer.push(id)?;
+        let step = self.stops.push(&text);
+        self.show(&step.emit)?;
+        self.stopped = step.stopped;
+        Ok(self.stopped.is_some())
+    }
+
+    fn show(&mut self, text: &str) -> anyhow::Result<()> {
+        if self.json {
+            self.text.push_str(text);
+        } else if !text.is_empty() {
+            let mut out = std::io::stdout().lock();
+            out.write_all(text.as_bytes())?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, finish: &Finish, counters: &Counters, opened: &Opened) -> anyhow::Result<()> {
+        if self.stopped.is_none() {
+            let tail = self.detokenizer.finish();
+            let step = self.stops.push(&tail);
+            let held = if step.stopped.is_none() { self.stops.finish() } else { String::new() };
+            self.show(&(step.emit + &held))?;
+        }
+        let reason = match finish {
+            _ if self.stopped.is_some() => "a stop string",
+            Finish::EndToken(_) => "end of generation",
+            Finish::TokensMax => "--max-tokens",
+            Finish::ContextFull => "the context is full (--ctx)",
+            Finish::Cancelled => "interrupted",
+            Finish::Failed(_) => "an error",
+        };
+        let rate = |tokens: usize, ns: u64| if ns == 0 { 0.0 } else { tokens as f64 * 1e9 / ns as f64 };
+        let prompt_tok_s = rate(counters.prompt_tokens, counters.prompt_ns);
+        let decode_tok_s = rate(counters.generated_tokens.saturating_sub(1), counters.decode_ns);
+        if self.json {
+            let report = json!({
+                "text": self.text,
+                "tokens": self.tokens,
+                "finish": reason,
+                "prompt_tokens": self.prompt_tokens,
+                "prompt_tok_s": prompt_tok_s,
+                "decode_tok_s": decode_tok_s,
+                "stages": super::bench::stage_reports(opened),
+            });
+            writeln!(std::io::stdout(), "{report}")?;
+            return Ok(());
+        }
+        writeln!(std::io::stdout())?;
+        let stages: Vec<String> = opened
+            .engine
+            .stats()
+            .iter()
+            .zip(&opened.plan.stages)
+            .map(|(s, p)| {
+                format!(
+                    "{} busy {:.0} %, {} hand-offs of {}",
+                    p.name,
+                    100.0 * s.times.share(s.times.busy_ns),
+                    s.times.batches,
+                    format_bytes(s.times.bytes_per_hand_off() as u64)
+                )
+            })
+            .collect();
+        writeln!(
+            std::io::stderr(),
+            "[{} prompt tokens at {prompt_tok_s:.0} tok/s, {} tokens at {decode_tok_s:.0} tok/s, ended by {reason}; {}]",
+            counters.prompt_tokens,
+            counters.generated_tokens,
+            stages.join("; ")
+        )?;
+        Ok(())
+    }
+}

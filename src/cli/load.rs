@@ -1,0 +1,185 @@
+//! What commands that run a model share: cards from flags, the plan, loading with a progress bar.
+//!
+//! Invariant: flags are turned into typed values here, once, with errors that name the flag.
+
+use std::io::IsTerminal as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::args::SplitArgs;
+use super::interrupt;
+use crate::device::cpu::machine;
+use crate::device::cpu::simd::tier::Tier;
+use crate::device::{CardError, LoadProgress};
+use crate::engine::open::{self, CardChoice, CpuThreads, Model, Opened};
+use crate::engine::options::{EngineOptions, Pinning};
+use crate::model::facts::{Activations, CardFacts, KvFormat};
+use crate::split::budget::parse_bytes;
+use crate::split::defaults::{virtual_card, virtual_links};
+use crate::split::options::SplitOptions;
+use crate::split::plan::Plan;
+
+/// The default context where the model allows more.
+const CONTEXT: usize = 4096;
+
+/// A model with everything that a plan needs.
+pub(super) struct Prepared {
+    /// The model, not loaded.
+    pub(super) model: Model,
+    /// Cards and threads.
+    pub(super) choice: CardChoice,
+    /// What the planner is asked.
+    pub(super) split: SplitOptions,
+    /// What the engine is told.
+    pub(super) options: EngineOptions,
+    /// How products see their inputs.
+    pub(super) activations: Activations,
+}
+
+/// What a command adds to the flags.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wanted {
+    /// Sequences at once.
+    pub(super) sequences: usize,
+    /// K/V format without `--kv`.
+    pub(super) kv: Option<KvFormat>,
+    /// The most rows with logits; `None`: a window's.
+    pub(super) all_logits: bool,
+    /// Prompt windows in place of chunks.
+    pub(super) window: Option<usize>,
+    /// At least so many positions.
+    pub(super) context_min: usize,
+}
+
+impl Prepared {
+    /// Reads flags and the model's directory.
+    pub(super) fn new(args: &SplitArgs, sequences: usize) -> anyhow::Result<Prepared> {
+        Prepared::with(args, Wanted { sequences, ..Wanted::default() })
+    }
+
+    /// The same with what the command adds.
+    pub(super) fn with(args: &SplitArgs, wanted: Wanted) -> anyhow::Result<Prepared> {
+        let choice = cards(args)?;
+        let model = Model::open(&args.model.model)?;
+        let facts = &model.program.facts;
+        let context = match args.ctx {
+            Some(0) => bail!("--ctx 0 holds no token; give at least 1"),
+            Some(n) => n,
+            None => CONTEXT.min(facts.context_length).max(wanted.context_min),
+        };
+        if context > facts.context_length {
+            tracing::warn!(
+                "--ctx {context} is beyond the {} positions that the model was trained for; text gets worse there",
+                facts.context_length
+            );
+        }
+        let mut options = EngineOptions::new(facts.vocab, facts.embedding_width, context);
+        options.chunk_rows = args.chunk;
+        options.window_rows = wanted.window;
+        options.sequences = wanted.sequences;
+        options.kv = args.kv.or(wanted.kv).unwrap_or(options.kv);
+        options.activations = args.activations;
+        options.pinning = Pinning::Pinned;
+        options.check()?;
+        if wanted.all_logits {
+            options.logits_rows_max = options.batch_rows_max();
+        }
+        let mut split = SplitOptions::new(options.stage_sizes());
+        split.layer_split = args.layer_split.clone();
+        let order = args.gpu_order.as_deref().map(str::parse).transpose();
+        split.gpu_order = order.map_err(|what: String| anyhow::anyhow!("--gpu-order: {what}"))?;
+        split.vram_reserve_bytes = parse_bytes("--vram-reserve", &args.vram_reserve)?;
+        let later = args.vram_reserve_later.as_deref();
+        split.vram_reserve_later_bytes = later.map(|t| parse_bytes("--vram-reserve-later", t)).transpose()?;
+        split.skip_split_if_fits = args.skip_split_if_fits;
+        Ok(Prepared { model, choice, split, options, activations: args.activations })
+    }
+
+    /// The plan, without loading.
+    pub(super) fn plan(&self) -> anyhow::Result<Plan> {
+        Ok(open::plan(&self.model, &self.choice, &self.split, self.activations)?)
+    }
+
+    /// Loads the plan's stages, with a progress bar where somebody watches.
+    pub(super) fn open(&self, plan: Plan) -> anyhow::Result<Opened> {
+        let progress = Progress::new(self.model.file.file_bytes());
+        let opened = open::open(&self.model, &self.choice, plan, self.options.clone(), &progress);
+        progress.bar.finish_and_clear();
+        Ok(opened?)
+    }
+}
+
+/// The cards that `--gpus` names.
+fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
+    let count = args.gpus.strip_prefix("cpu:").and_then(|n| n.parse::<usize>().ok()).filter(|n| *n > 0);
+    let Some(count) = count else {
+        bail!("--gpus {}: this build runs virtual cards only; write cpu:N, e.g. cpu:2", args.gpus);
+    };
+    if count > 64 {
+        bail!("--gpus cpu:{count}: at most 64 virtual cards; give fewer");
+    }
+    let memory = match &args.card_memory {
+        None => vec![machine::available_bytes() / count as u64; count],
+        Some(text) => {
+            let list: Result<Vec<u64>, _> = text.split(',').map(|t| parse_bytes("--card-memory", t)).collect();
+            match list?.as_slice() {
+                [one] => vec![*one; count],
+                list if list.len() == count => list.to_vec(),
+                list => bail!(
+                    "--card-memory has {} sizes for {count} cards; give one for all, or one for each",
+                    list.len()
+                ),
+            }
+        }
+    };
+    let tier = match args.cpu_tier.as_deref() {
+        None => Tier::detect(),
+        Some(name) => Tier::named(name).with_context(|| {
+            let all: Vec<&str> = Tier::available().iter().map(|t| t.name()).collect();
+            format!("--cpu-tier {name}: not on this CPU; it has {}", all.join(", "))
+        })?,
+    };
+    let threads = match (args.threads, args.card_threads) {
+        (Some(0), _) => bail!("--threads 0 computes nothing; give at least 1"),
+        (_, Some(0)) => bail!("--card-threads 0 computes nothing; give at least 1"),
+        (Some(n), _) | (_, Some(n)) if n > 1024 => bail!("{n} threads are more than 1024; give fewer"),
+        (_, Some(n)) => CpuThreads::PerCard(n),
+        (Some(n), None) => CpuThreads::Shared(n),
+        (None, None) => CpuThreads::Shared(machine::allowed_cpus()),
+    };
+    let facts: Vec<CardFacts> = (0u32..).zip(memory).map(|(i, bytes)| virtual_card(i, bytes)).collect();
+    Ok(CardChoice { links: virtual_links(count), cards: facts, threads, tier })
+}
+
+/// A progress bar over the file's bytes; loading ends at Ctrl-C.
+struct Progress {
+    bar: ProgressBar,
+    arrived: AtomicU64,
+}
+
+impl Progress {
+    fn new(bytes: u64) -> Progress {
+        let target = if std::io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(Some(bytes), target);
+        let style = "loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Progress { bar, arrived: AtomicU64::new(0) }
+    }
+}
+
+impl LoadProgress for Progress {
+    fn arrived(&self, bytes: u64) -> Result<(), CardError> {
+        self.bar.set_position(self.arrived.fetch_add(bytes, Ordering::Relaxed) + bytes);
+        if interrupt::happened() { Err(CardError::Cancelled) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,38 @@
+//! `tandem logits`: the logits of given tokens, all rows, as a .npy file.
+
+use anyhow::bail;
+
+use super::args::LogitsArgs;
+use super::interrupt;
+use super::load::{Prepared, Wanted};
+use super::npy::NpyWriter;
+use crate::engine::request::{Finish, LogitsWanted, Request, RequestEvent};
+use crate::model::facts::KvFormat;
+
+/// Runs the command.
+pub(super) fn run(args: &LogitsArgs) -> anyhow::Result<()> {
+    let wanted = Wanted {
+        sequences: 1,
+        kv: Some(KvFormat::F32),
+        all_logits: true,
+        window: args.window,
+        context_min: args.tokens.len(),
+    };
+    let prepared = Prepared::with(&args.split, wanted)?;
+    let opened = prepared.open(prepared.plan()?)?;
+    let request = Request { prompt: args.tokens.clone(), logits: LogitsWanted::All, ..Request::default() };
+    let mut handle = opened.engine.submit(request)?;
+    interrupt::ends(handle.canceller());
+    let vocab = prepared.model.program.facts.vocab;
+    let mut out = NpyWriter::create(&args.out, args.tokens.len(), vocab)?;
+    while let Some(event) = handle.next_event() {
+        match event {
+            RequestEvent::Logits { values, .. } => out.write(&values)?,
+            RequestEvent::Finished { finish: Finish::Failed(error), .. } => return Err(error.into()),
+            RequestEvent::Finished { finish: Finish::Cancelled, .. } => bail!("interrupted"),
+            RequestEvent::Finished { .. } | RequestEvent::Prompt { .. } | RequestEvent::Token { .. } => {}
+        }
+    }
+    out.finish()?;
+    Ok(opened.engine.shutdown()?)
+}

@@ -1,0 +1,2 @@
+//! stub
+pub(super) fn run(_: &super::args::PlanArgs) -> anyhow::Result<()> { anyhow::bail!("later") }

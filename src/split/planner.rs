@@ -1,0 +1,297 @@
+//! The planner: sizes and facts in, a plan or a refusal out; a pure function.
+//!
+//! Up to eight different cards (more, where some are alike) every order and every split is searched. Beyond that,
+//! the best split of each of a few orders: as named, its reverse, by decode rate both ways, largest budget first.
+//! Any card of an order may stay idle. Nearness and refusals follow the same orders.
+//!
+//! Invariants: same input, same plan; a refusal means that no split over the searched orders fits.
+//! Does not know: devices, files, clocks.
+
+use std::ops::Range;
+
+use crate::model::facts::{CardFacts, CardKind, LinkFacts, StageId};
+use crate::model::footprint::{Footprint, StageSizes};
+
+use super::budget::{Budget, sum_bytes};
+use super::cost::{Assignment, TimeModel, us};
+use super::error::SplitError;
+use super::fit::{RangeBytes, Reach};
+use super::miss;
+use super::nearest;
+use super::options::{SplitOptions, width_against_q8_0};
+use super::orders::Orders;
+use super::plan::{Bound, IdleCard, Plan, Predicted, StagePlan};
+use super::refusal::{CardNeed, Nearest, NoFit};
+use super::search::Search;
+
+/// Splits the model over the cards in the least predicted time, or says why that cannot be.
+pub fn plan(
+    footprint: &Footprint,
+    cards: &[CardFacts],
+    links: &LinkFacts,
+    options: &SplitOptions,
+) -> Result<Plan, SplitError> {
+    options.check(footprint, cards)?;
+    let budgets = options.budgets(cards);
+    let order = options.order(cards);
+    let model = TimeModel::new(footprint, cards, links, &options.sizes, options.prompt_rows_per_token)?;
+    let first_card = order.as_ref().map_or(0, |order| order[0]);
+    let layout = match (&options.layer_split, order) {
+        (Some(starts), Some(order)) => Layout::Given(given_stages(starts, &order, footprint.layers.len())),
+        (_, Some(order)) => Layout::Orders(vec![Orders::fixed(&order)]),
+        (_, None) => Layout::Orders(search_orders(cards, &budgets, links)),
+    };
+    let planner = Planner { footprint, cards, links, options, budgets, layout, first_card };
+    planner.plan(&options.sizes, &model)
+}
+
+/// Where layers may go.
+enum Layout {
+    /// `--layer-split`.
+    Given(Vec<Assignment>),
+    /// The best over all of these.
+    Orders(Vec<Orders>),
+}
+
+struct Planner<'a> {
+    footprint: &'a Footprint,
+    cards: &'a [CardFacts],
+    links: &'a LinkFacts,
+    options: &'a SplitOptions,
+    budgets: Vec<Budget>,
+    layout: Layout,
+    first_card: usize,
+}
+
+impl Planner<'_> {
+    fn plan(&self, sizes: &StageSizes, model: &TimeModel) -> Result<Plan, SplitError> {
+        match self.best(sizes, model) {
+            Some(stages) => Ok(self.describe(&stages, sizes, model)),
+            None => Err(SplitError::NoFit(Box::new(self.refuse(sizes, model)?))),
+        }
+    }
+
+    fn best(&self, sizes: &StageSizes, model: &TimeModel) -> Option<Vec<Assignment>> {
+        if self.first_alone(sizes) {
+            return Some(vec![(self.first_card, 0..self.footprint.layers.len())]);
+        }
+        let orders = match &self.layout {
+            Layout::Given(stages) => return Some(stages.clone()).filter(|s| self.holds(s, sizes)),
+            Layout::Orders(orders) => orders,
+        };
+        let reach = self.reach(sizes);
+        let found = orders.iter().filter_map(|orders| Search::new(orders, model, &reach).best());
+        found.min_by_key(|stages| {
+            let cost = model.cost(stages);
+            (cost.total_ps(), cost.busy_ps_max, usize::MAX - stages.len())
+        })
+    }
+
+    fn fits(&self, sizes: &StageSizes, model: &TimeModel) -> bool {
+        self.first_alone(sizes)
+            || match &self.layout {
+                Layout::Given(stages) => self.holds(stages, sizes),
+                Layout::Orders(orders) => {
+                    let reach = self.reach(sizes);
+                    orders.iter().any(|orders| Search::new(orders, model, &reach).fits(u64::MAX))
+                }
+            }
+    }
+
+    /// True where `--skip-split-if-fits` applies.
+    fn first_alone(&self, sizes: &StageSizes) -> bool {
+        self.options.skip_split_if_fits
+            && self.holds(&[(self.first_card, 0..self.footprint.layers.len())], sizes)
+    }
+
+    fn holds(&self, stages: &[Assignment], sizes: &StageSizes) -> bool {
+        stages.iter().all(|(card, layers)| {
+            let items = self.footprint.stage_items(self.cards[*card].kind, layers.clone(), sizes);
+            self.budgets[*card].holds(&items)
+        })
+    }
+
+    /// What fits on each card.
+    fn reach(&self, sizes: &StageSizes) -> Vec<Reach> {
+        let sums = self.sums_of_kinds(sizes);
+        let of_card = |(card, budget): (&CardFacts, &Budget)| of_kind(&sums, card.kind).reach(budget);
+        self.cards.iter().zip(&self.budgets).map(of_card).collect()
+    }
+
+    /// Bytes of all ranges, once for each kind of card.
+    fn sums_of_kinds(&self, sizes: &StageSizes) -> Vec<(CardKind, RangeBytes)> {
+        let mut sums: Vec<(CardKind, RangeBytes)> = Vec::new();
+        for card in self.cards {
+            if !sums.iter().any(|(kind, _)| *kind == card.kind) {
+                sums.push((card.kind, RangeBytes::new(self.footprint, card.kind, sizes)));
+            }
+        }
+        sums
+    }
+
+    fn refuse(&self, sizes: &StageSizes, model: &TimeModel) -> Result<NoFit, SplitError> {
+        let stages = match &self.layout {
+            Layout::Given(stages) => stages.clone(),
+            Layout::Orders(orders) => {
+                let sums = self.sums_of_kinds(sizes);
+                let of_card: Vec<&RangeBytes> = self.cards.iter().map(|c| of_kind(&sums, c.kind)).collect();
+                let misses = orders.iter().map(|orders| miss::closest(orders, &of_card, &self.budgets));
+                misses.min_by_key(|miss| miss.0).map(|miss| miss.1).unwrap_or_default()
+            }
+        };
+        let needs: Vec<CardNeed> =
+            stages.iter().map(|(card, layers)| self.need(*card, layers, sizes)).collect();
+        let q8_0 = width_against_q8_0(self.footprint).is_none();
+        let nearest = match nearest::nearest(sizes, q8_0, |sizes| self.fits(sizes, model)) {
+            None => None,
+            Some(sizes) => {
+                let weight = self.options.prompt_rows_per_token;
+                let model = TimeModel::new(self.footprint, self.cards, self.links, &sizes, weight)?;
+                let stages = self.best(&sizes, &model).expect("invariant: the nearest sizes fit");
+                let plan = self.describe(&stages, &sizes, &model);
+                Some(Box::new(Nearest { sizes, flags: nearest::flags(&self.options.sizes, &sizes), plan }))
+            }
+        };
+        Ok(NoFit {
+            needed_bytes: needs.iter().map(|n| n.needed_bytes).sum(),
+            available_bytes: self.budgets.iter().fold(0, |sum, b| b.budget_bytes().saturating_add(sum)),
+            missing_bytes: needs.iter().map(CardNeed::missing_bytes).sum(),
+            cards: needs,
+            nearest,
+            layers_given: matches!(self.layout, Layout::Given(_)),
+        })
+    }
+
+    fn need(&self, card: usize, layers: &Range<usize>, sizes: &StageSizes) -> CardNeed {
+        let (facts, budget) = (&self.cards[card], &self.budgets[card]);
+        let items = self.footprint.stage_items(facts.kind, layers.clone(), sizes);
+        CardNeed {
+            card: facts.id,
+            name: facts.name.clone(),
+            layers: layers.clone(),
+            needed_bytes: sum_bytes(&items),
+            items,
+            budget_bytes: budget.budget_bytes(),
+            reserve_bytes: budget.reserve_bytes,
+        }
+    }
+
+    fn describe(&self, stages: &[Assignment], sizes: &StageSizes, model: &TimeModel) -> Plan {
+        let stage_plans = stages.iter().enumerate().map(|(at, (card, layers))| {
+            let need = self.need(*card, layers, sizes);
+            let arrival = |time: fn(&TimeModel, usize, usize) -> u64| {
+                if at == 0 { 0.0 } else { us(time(model, stages[at - 1].0, *card)) }
+            };
+            StagePlan {
+                stage: StageId(at as u32),
+                card: need.card,
+                name: need.name,
+                layers: need.layers,
+                items: need.items,
+                memory_bytes: self.budgets[*card].memory_bytes,
+                reserve_bytes: need.reserve_bytes,
+                budget_bytes: need.budget_bytes,
+                used_bytes: need.needed_bytes,
+                decode_us: us(model.decode_ps(*card, layers.clone())),
+                prompt_us_per_row: us(model.prompt_ps(*card, layers.clone())),
+                arrival_us: arrival(TimeModel::link_decode_ps),
+                arrival_us_per_row: arrival(TimeModel::link_prompt_ps),
+            }
+        });
+        let row_bytes = 4 * self.footprint.residual_width as u64;
+        let stage_plans: Vec<StagePlan> = stage_plans.collect();
+        Plan {
+            predicted: predict(&stage_plans, stages, sizes, model),
+            stages: stage_plans,
+            idle: self.idle(stages, sizes),
+            sizes: *sizes,
+            handoff_row_bytes: row_bytes,
+            handoff_chunk_bytes: row_bytes * sizes.batch_rows_max as u64,
+            cost: model.cost(stages),
+        }
+    }
+
+    fn idle(&self, stages: &[Assignment], sizes: &StageSizes) -> Vec<IdleCard> {
+        let used = |at: usize| stages.iter().any(|(card, _)| *card == at);
+        let unused: Vec<usize> = (0..self.cards.len()).filter(|&at| !used(at)).collect();
+        if unused.is_empty() {
+            return Vec::new();
+        }
+        let (reach, layers) = (self.reach(sizes), self.footprint.layers.len());
+        let reason = |at: usize| {
+            if self.first_alone(sizes) {
+                format!("{} holds everything (--skip-split-if-fits)", self.cards[self.first_card].name)
+            } else if !reach[at].holds_any() {
+                "its memory holds no layer (--card-memory, --vram-reserve)".to_string()
+            } else if stages.len() == layers {
+                format!("no layer is left, the model has {layers}")
+            } else {
+                "the model runs no faster with it (--layer-split uses it)".to_string()
+            }
+        };
+        let idle = |&at: &usize| IdleCard {
+            card: self.cards[at].id,
+            name: self.cards[at].name.clone(),
+            reason: reason(at),
+        };
+        unused.iter().map(idle).collect()
+    }
+}
+
+fn of_kind(sums: &[(CardKind, RangeBytes)], kind: CardKind) -> &RangeBytes {
+    let found = sums.iter().find(|(of, _)| *of == kind);
+    &found.expect("invariant: the kinds of all cards are summed").1
+}
+
+fn given_stages(starts: &[usize], order: &[usize], layers: usize) -> Vec<Assignment> {
+    let firsts = std::iter::once(0).chain(starts.iter().copied());
+    let ends = starts.iter().copied().chain([layers]);
+    order.iter().zip(firsts.zip(ends)).map(|(&card, (first, end))| (card, first..end)).collect()
+}
+
+/// All orders where they are few enough, a choice of them otherwise.
+fn search_orders(cards: &[CardFacts], budgets: &[Budget], links: &LinkFacts) -> Vec<Orders> {
+    if let Some(all) = Orders::all(cards, budgets, links) {
+        return vec![all];
+    }
+    let given: Vec<usize> = (0..cards.len()).collect();
+    let sorted = |by: &dyn Fn(&usize, &usize) -> std::cmp::Ordering| {
+        let mut order = given.clone();
+        order.sort_by(|a, b| by(a, b));
+        order
+    };
+    let rate = |at: &usize| cards[*at].decode_bytes_per_s;
+    let orders = [
+        given.clone(),
+        given.iter().rev().copied().collect(),
+        sorted(&|a, b| rate(a).total_cmp(&rate(b))),
+        sorted(&|a, b| rate(b).total_cmp(&rate(a))),
+        sorted(&|a, b| budgets[*b].budget_bytes().cmp(&budgets[*a].budget_bytes())),
+    ];
+    orders.iter().map(|order| Orders::fixed(order)).collect()
+}
+
+fn predict(plans: &[StagePlan], stages: &[Assignment], sizes: &StageSizes, model: &TimeModel) -> Predicted {
+    let cost = model.cost(stages);
+    let decode_us = us(cost.decode_ps);
+    let longest = |time: fn(&StagePlan) -> f64| plans.iter().map(time).fold(0.0, f64::max);
+    let slowest_us = longest(|s| s.decode_us).max(longest(|s| s.arrival_us));
+    let prompt_us = longest(|s| s.prompt_us_per_row).max(longest(|s| s.arrival_us_per_row));
+    // Sequences follow each other: a round is the way of one, or all of them through the slowest part.
+    let round_us = decode_us.max(sizes.sequences as f64 * slowest_us);
+    let busiest =
+        stages.iter().position(|(card, layers)| model.busy_ps(*card, layers.clone()) == cost.busy_ps_max);
+    let arrival = (1..stages.len())
+        .find(|&at| model.link_busy_ps(stages[at - 1].0, stages[at].0) == cost.busy_ps_max)
+        .map(|at| Bound::ArrivalAt(StageId(at as u32)));
+    let stage = busiest.map(|at| Bound::Stage(StageId(at as u32)));
+    let per_s = |time_us: f64| if time_us > 0.0 { 1e6 / time_us } else { 0.0 };
+    Predicted {
+        decode_us,
+        decode_tok_s: per_s(decode_us),
+        decode_tok_s_all: sizes.sequences as f64 * per_s(round_us),
+        prompt_us_per_row: prompt_us,
+        prompt_tok_s: per_s(prompt_us),
+        bound: stage.or(arrival).expect("invariant: a maximum is reached by one of its terms"),
+    }
+}

@@ -1,0 +1,133 @@
+//! A refusal: which items did not fit where, how much is missing, and the nearest plan that would fit.
+//!
+//! Invariants: the cards shown are those of the split that goes least over the budgets; the nearest plan was planned
+//! and fits. Does not know: how either was found.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::model::facts::CardId;
+use crate::model::footprint::{Item, StageSizes};
+
+use super::budget::format_bytes;
+use super::plan::Plan;
+use super::table::{items_in_words, write_aligned};
+
+/// What a card would need.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct CardNeed {
+    /// Which card.
+    pub card: CardId,
+    /// The card's name for people.
+    pub name: String,
+    /// Layers that it would run.
+    pub layers: Range<usize>,
+    /// What they need.
+    pub items: Vec<Item>,
+    /// All items.
+    pub needed_bytes: u64,
+    /// What items may take.
+    pub budget_bytes: u64,
+    /// Kept free beside the budget.
+    pub reserve_bytes: u64,
+}
+
+impl CardNeed {
+    /// Bytes beyond the budget.
+    pub fn missing_bytes(&self) -> u64 {
+        self.needed_bytes.saturating_sub(self.budget_bytes)
+    }
+}
+
+/// What to ask for instead.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Nearest {
+    /// Sizes that fit.
+    pub sizes: StageSizes,
+    /// The flags that ask for them.
+    pub flags: String,
+    /// The plan that they give.
+    pub plan: Plan,
+}
+
+/// The model does not fit.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct NoFit {
+    /// The split that goes least over the budgets.
+    pub cards: Vec<CardNeed>,
+    /// Items of all those cards.
+    pub needed_bytes: u64,
+    /// Budgets of all cards named, also of those that this split leaves idle.
+    pub available_bytes: u64,
+    /// Bytes that would make it fit, if the cards over budget had as many more.
+    pub missing_bytes: u64,
+    /// The nearest plan that fits, if smaller sizes can help.
+    pub nearest: Option<Box<Nearest>>,
+    /// True where `--layer-split` decided the layers.
+    pub layers_given: bool,
+}
+
+impl std::error::Error for NoFit {}
+
+/// One line.
+impl fmt::Display for NoFit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the model does not fit: {} are needed, {} are available",
+            format_bytes(self.needed_bytes),
+            format_bytes(self.available_bytes)
+        )?;
+        if let Some(worst) = self.cards.iter().max_by_key(|c| (c.missing_bytes(), std::cmp::Reverse(c.card)))
+        {
+            let (needed, budget) = (format_bytes(worst.needed_bytes), format_bytes(worst.budget_bytes));
+            let items = items_in_words(&worst.items);
+            write!(f, "; {} would need {needed} of its {budget} ({items})", worst.name)?;
+        }
+        match &self.nearest {
+            Some(nearest) => write!(f, "; it fits with {}, or", nearest.flags)?,
+            None => write!(f, "; no smaller --ctx, --kv, --sequences or --chunk helps, it fits")?,
+        }
+        write!(f, " with {} more memory (--card-memory", format_bytes(self.missing_bytes))?;
+        if self.cards.iter().any(|c| c.reserve_bytes > 0) {
+            write!(f, ", --vram-reserve")?;
+        }
+        write!(f, "{})", if self.layers_given { ", or another --layer-split" } else { "" })
+    }
+}
+
+/// A table of the split that was closest, then the advice.
+pub struct Itemised<'a>(&'a NoFit);
+
+impl NoFit {
+    /// The refusal over several lines: every item of every card.
+    pub fn itemised(&self) -> Itemised<'_> {
+        Itemised(self)
+    }
+}
+
+impl fmt::Display for Itemised<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rows =
+            vec![["card", "layers", "needs", "budget", "reserve", "missing"].map(str::to_string).to_vec()];
+        for card in &self.0.cards {
+            let or_dash = |bytes: u64| if bytes == 0 { "-".to_string() } else { format_bytes(bytes) };
+            rows.push(vec![
+                card.name.clone(),
+                format!("{}-{}", card.layers.start, card.layers.end - 1),
+                format_bytes(card.needed_bytes),
+                format_bytes(card.budget_bytes),
+                or_dash(card.reserve_bytes),
+                or_dash(card.missing_bytes()),
+            ]);
+        }
+        write_aligned(f, &rows)?;
+        for card in self.0.cards.iter().filter(|c| c.missing_bytes() > 0) {
+            writeln!(f, "{}: {}", card.name, items_in_words(&card.items))?;
+        }
+        match &self.0.nearest {
+            Some(nearest) => write!(f, "the nearest plan that fits: {}", nearest.flags),
+            None => write!(f, "missing: {} (--card-memory)", format_bytes(self.0.missing_bytes)),
+        }
+    }
+}
