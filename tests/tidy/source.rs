@@ -299,7 +299,7 @@ fn comments_and_literals_are_not_code() {
         ("a // unsafe\nb", "a          \nb"),
         ("a /* x /* y */ \n z */ b", "a              \n      b"),
         ("f(\"un\\\"safe\") g", "f(          ) g"),
-        ("f(r#\"a\"b\"#) g", "f(         ) g"),
+        ("f(r#\"a\"b\"#) g", "f(        ) g"),
         ("f(b\"x\", '\\'', '\"') g", "f(b   ,     ,    ) g"),
         ("fn f<'a>(x: &'a str)", "fn f<'a>(x: &'a str)"),
         ("bar(\"\")", "bar(  )"),
