@@ -34,22 +34,20 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     if prompt.tokens.is_empty() {
         bail!("the prompt is empty; give --prompt, --prompt-file or text on standard input");
     }
+    let request = Request {
+        prompt: prompt.tokens.clone(),
+        tokens_max: args.max_tokens,
+        sampling: sampling(args),
+        end_tokens: if args.ignore_eos { Vec::new() } else { vocab.end_of_generation.iter().copied().collect() },
+        ..Request::default()
+    };
+    // Before a large model is loaded for nothing.
+    request.check(&prepared.options)?;
     let plan = prepared.plan()?;
     if !args.json {
         writeln!(std::io::stderr(), "{}\n", plan.to_string().trim_end())?;
     }
     let opened = prepared.open(plan)?;
-    let request = Request {
-        prompt: prompt.tokens.clone(),
-        tokens_max: args.max_tokens,
-        sampling: sampling(args),
-        end_tokens: if args.ignore_eos {
-            Vec::new()
-        } else {
-            vocab.end_of_generation.iter().copied().collect()
-        },
-        ..Request::default()
-    };
     let mut answer = Answer::new(&vocab, args, &prompt)?;
     let mut handle = opened.engine.submit(request)?;
     interrupt::ends(handle.canceller());
