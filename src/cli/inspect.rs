@@ -1,4 +1,6 @@
 //! `tandem inspect`: what a model file holds.
+//!
+//! Invariant: a file that cannot run here is shown all the same, with the reason.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -1,4 +1,6 @@
 //! `tandem logits`: the logits of given tokens, all rows, as a .npy file.
+//!
+//! Invariant: rows are written as they come; a run that ends early leaves no file.
 
 use anyhow::bail;
 
