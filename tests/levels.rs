@@ -115,7 +115,9 @@ fn each_cards_ledger_is_the_plans_items() {
     use tandem::device::Card as _;
     use tandem::model::facts::{Activations, CardKind};
     use tandem::model::footprint::{Footprint, ItemKind};
-    for model in ["rand-llama", "rand-wide", "rand-lowbit", "rand-qwen3moe", "rand-qwen3moe-q8", "tiny-qwen3moe"] {
+    for model in
+        ["rand-llama", "rand-wide", "rand-lowbit", "rand-qwen3moe", "rand-qwen3moe-q8", "tiny-qwen3moe"]
+    {
         for activations in [Activations::Int8, Activations::F32] {
             let setup = Setup { activations, cuts: vec![1], sequences: 2, ..Setup::new(200) };
             let loaded = Model::open(&format!("{model}.gguf"), &setup);

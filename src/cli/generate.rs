@@ -38,7 +38,11 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
         prompt: prompt.tokens.clone(),
         tokens_max: args.max_tokens,
         sampling: sampling(args),
-        end_tokens: if args.ignore_eos { Vec::new() } else { vocab.end_of_generation.iter().copied().collect() },
+        end_tokens: if args.ignore_eos {
+            Vec::new()
+        } else {
+            vocab.end_of_generation.iter().copied().collect()
+        },
         ..Request::default()
     };
     // Before a large model is loaded for nothing.
