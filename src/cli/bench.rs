@@ -186,7 +186,7 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
             (runs.iter().copied().fold(f64::MAX, f64::min), runs.iter().copied().fold(0.0, f64::max));
         format!("{:.1} tok/s (of {}, {low:.1} to {high:.1})", median(runs.iter().copied()), runs.len())
     };
-    write!(out, "{}", opened.plan)?;
+    writeln!(out, "{}", opened.plan.to_string().trim_end())?;
     writeln!(out, "prompt {}: {}", args.pp, spread(runs.iter().map(|r| r.prompt_tok_s).collect()))?;
     writeln!(out, "decode {}: {}", args.tg, spread(runs.iter().map(|r| r.decode_tok_s).collect()))?;
     for (s, p) in opened.engine.stats().iter().zip(&opened.plan.stages) {
