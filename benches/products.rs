@@ -9,9 +9,11 @@ use std::time::Instant;
 use tandem::device::cpu::columns::ColumnsMut;
 use tandem::device::cpu::image::{Finite, ImageShape, Images, quantise_row};
 use tandem::device::cpu::pack::{Matrix, pack_tile, packed_bytes, tile_bytes, tile_count};
-use tandem::device::cpu::simd::products::{Finish, Rows, image_of, product};
+use tandem::device::cpu::simd::products::{Finish, Rows, product};
 use tandem::device::cpu::simd::tier::Tier;
 use tandem::gguf::TensorType;
+use tandem::model::facts::Activations;
+use tandem::model::footprint::image_of;
 
 const STREAM_BYTES: usize = 160 << 20;
 /// Parts of the buffer that are timed one by one.
@@ -31,7 +33,7 @@ fn main() {
     println!("plain read of {} MiB: {:.1} GB/s", STREAM_BYTES >> 20, read_rate());
     println!("type     tier     decode GB/s  8 rows GB/s  512 rows GMAC/s  images us/row");
     for tier in tiers {
-        for &ty in TensorType::ALL.iter().filter(|ty| image_of(**ty).is_some()) {
+        for &ty in TensorType::ALL.iter().filter(|ty| ty.is_quantised()) {
             if names.is_empty() || names.iter().any(|name| name == ty.name()) {
                 bench(tier, ty, &x);
             }
@@ -40,7 +42,7 @@ fn main() {
 }
 
 fn bench(tier: Tier, ty: TensorType, x: &[f32]) {
-    let shape = ImageShape::new(image_of(ty).expect("a quantised type"), COLS);
+    let shape = ImageShape::new(image_of(ty, Activations::Int8).expect("a quantised type"), COLS);
     let mut image = vec![0; PROMPT_ROWS * shape.row_bytes()];
     let image_s = best(|| {
         for (x, image) in x.chunks_exact(COLS).zip(image.chunks_exact_mut(shape.row_bytes())) {

@@ -5,9 +5,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot read its data has failed")]
 
+mod support;
+
 use std::sync::LazyLock;
 
 use serde_json::Value;
+use support::{crc32, json};
 use tandem::device::cpu::plain::attention::{Partial, Stored, attend};
 use tandem::device::cpu::plain::image::Image;
 use tandem::device::cpu::plain::product::{decode, dot, dot_f32, finish, groups, image_values, terms};
@@ -20,10 +23,7 @@ use tandem::gguf::TensorType;
 use tandem::gguf::formats::{self, format};
 use tandem::model::program::{RopeDecl, RopePairing};
 
-static DOTS: LazyLock<Value> = LazyLock::new(|| {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/oracle/dots.json");
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-});
+static DOTS: LazyLock<Value> = LazyLock::new(|| json("oracle/dots.json"));
 
 // ---- reading the file --------------------------------------------------------------------------------------
 
@@ -90,17 +90,6 @@ fn check(got: &[f32], expected: &[f32], what: &str) {
     assert!(!expected.is_empty(), "{what}: nothing to compare with");
     let hex = |v: &[f32]| v.iter().map(|x| format!("{:08x}", x.to_bits())).collect::<Vec<_>>();
     assert_eq!(hex(got), hex(expected), "{what}");
-}
-
-fn crc32(values: &[f32]) -> u64 {
-    let mut crc = !0u32;
-    for byte in values.iter().flat_map(|v| v.to_le_bytes()) {
-        crc ^= u32::from(byte);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
-        }
-    }
-    u64::from(!crc)
 }
 
 // ---- the sections ------------------------------------------------------------------------------------------
@@ -273,7 +262,7 @@ fn the_router_ranks_and_weighs_experts_as_the_contract_says() {
         let mut probabilities = logits.clone();
         softmax(&mut probabilities);
         check(&probabilities[..7], &floats(&case["p_first"]), &what);
-        assert_eq!(Some(crc32(&probabilities)), case["p_crc32"].as_u64(), "{what}");
+        assert_eq!(Some(u64::from(crc32(&probabilities))), case["p_crc32"].as_u64(), "{what}");
         let mut chosen = choose(&logits, int(&case["k"]));
         let ids: Vec<i64> = chosen.ids.iter().map(|&id| id as i64).collect();
         assert_eq!(ids, ints(&case["ids"]), "{what}");
@@ -384,7 +373,7 @@ fn a_delta_net_steps_with_the_bits_of_the_contract() {
             check(&out, &floats(&step["o"]), &what);
             check(&state[..d], &floats(&step["S_row0"]), &what);
             check(&state[d * (d - 1)..], &floats(&step["S_last"]), &what);
-            assert_eq!(Some(crc32(&state)), step["S_crc32"].as_u64(), "{what}");
+            assert_eq!(Some(u64::from(crc32(&state))), step["S_crc32"].as_u64(), "{what}");
         }
     }
 }

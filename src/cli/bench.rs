@@ -38,7 +38,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let wanted = Wanted { sequences: args.sequences, ..Wanted::default() };
     let prepared = Prepared::with(&split, wanted)?;
     let vocab = prepared.model.program.facts.vocab;
-    let tokens = tokens(args, vocab)?;
+    let tokens = tokens(args, positions, vocab)?;
     let opened = prepared.open(prepared.plan()?)?;
     let mut runs = Vec::new();
     for rep in 0..=args.reps {
@@ -56,8 +56,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
 }
 
 /// Ids from the file, or pseudo-random ones: the same on every machine.
-fn tokens(args: &BenchArgs, vocab: usize) -> anyhow::Result<Vec<u32>> {
-    let needed = args.depth + args.pp + args.tg;
+fn tokens(args: &BenchArgs, needed: usize, vocab: usize) -> anyhow::Result<Vec<u32>> {
     let Some(path) = &args.tokens_file else {
         let hash = |i: u64| {
             i.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9)
@@ -85,7 +84,7 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
         let request = Request {
             prompt: tokens[args.depth..prompt_end].to_vec(),
             first_position: args.depth as u32,
-            tokens_max: if args.tg == 0 { 1 } else { args.tg + 1 },
+            tokens_max: args.tg + 1,
             forced,
             ..Request::default()
         };

@@ -18,6 +18,7 @@ use crate::device::{CardError, LoadProgress};
 use crate::engine::open::{self, CardChoice, CpuThreads, Model, Opened};
 use crate::engine::options::{EngineOptions, Pinning};
 use crate::model::facts::{Activations, CardFacts, KvFormat};
+use crate::split::CARDS_MAX;
 use crate::split::budget::parse_bytes;
 use crate::split::defaults::{virtual_card, virtual_links};
 use crate::split::options::SplitOptions;
@@ -25,9 +26,6 @@ use crate::split::plan::Plan;
 
 /// The default context where the model allows more.
 const CONTEXT: usize = 4096;
-
-/// The most cards of a plan.
-const CARDS_MAX: usize = 63;
 
 /// A model with everything that a plan needs.
 pub(super) struct Prepared {

@@ -51,13 +51,7 @@ pub fn machines(specs: &[StageSpec], options: &EngineOptions) -> Result<Machines
     let place =
         |stage: usize| StagePlace { stage: StageId(stage as u32), stage_count, card: specs[stage].card };
     let stages = (0..stage_count).map(|s| StageMachine::new(place(s), specs[s].kv_pages)).collect();
-    let links = (1..stage_count as u32).map(|to| LinkSpec {
-        kind: options.link,
-        ends: LinkEnds { from: StageId(to - 1), to: StageId(to) },
-        slots: options.link_slots,
-        values_per_row: options.residual_width,
-        rows_max: options.batch_rows_max(),
-    });
+    let links = (1..stage_count as u32).map(|to| link_into(StageId(to), options));
     Ok(Machines {
         coordinator: Coordinator::new(options.clone(), stage_count),
         stages,
@@ -65,6 +59,17 @@ pub fn machines(specs: &[StageSpec], options: &EngineOptions) -> Result<Machines
         commands_max: commands_max(stage_count, sequences),
         logits_buffers: in_flight_max(stage_count),
     })
+}
+
+/// The link that brings rows to stage `to`, which is not the first.
+pub fn link_into(to: StageId, options: &EngineOptions) -> LinkSpec {
+    LinkSpec {
+        kind: options.link,
+        ends: LinkEnds { from: StageId(to.0 - 1), to },
+        slots: options.link_slots,
+        values_per_row: options.residual_width,
+        rows_max: options.batch_rows_max(),
+    }
 }
 
 /// The core of a link, for whoever drives it without a link's memory.

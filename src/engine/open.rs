@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::build::StageSpec;
+use super::build::{StageSpec, link_into};
 use super::error::EngineError;
 use super::options::{EngineOptions, Pinning};
 use super::pipeline::{Engine, EngineStage};
@@ -131,7 +131,6 @@ pub fn open(
     let patience = Patience::for_threads(teams * threads, cpus.len().max(1));
     let rest = if turn.is_some() { Rest::Parked } else { Rest::Awake };
     let settings = options.stage_settings();
-    let link_bytes = (options.link_slots * options.batch_rows_max() * options.residual_width * 4) as u64;
     let (mut stages, mut ledgers) = (Vec::new(), Vec::new());
     for (index, stage) in plan.stages.iter().enumerate() {
         let facts = choice.cards.iter().find(|c| c.id == stage.card);
@@ -150,7 +149,7 @@ pub fn open(
         let program = StageProgram { program: model.program.clone(), layers: stage.layers.clone() };
         let exec = card.lower(&program, &model.file, &settings, progress)?;
         if !program.embeds() {
-            card.book(ItemKind::LinkSlots, link_bytes)?;
+            card.book(ItemKind::LinkSlots, link_into(stage.stage, &options).receiver_bytes())?;
         }
         let spec = StageSpec { card: stage.card, kv_pages: settings.kv_pages };
         stages.push(EngineStage { exec, spec, turn: turn.clone() });

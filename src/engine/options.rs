@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::error::EngineError;
 use crate::device::StageSettings;
-use crate::model::facts::{Activations, KvFormat, PAGE_POSITIONS, WINDOW_ROWS_MAX};
+use crate::model::facts::{Activations, KvFormat, WINDOW_ROWS_MAX};
 use crate::model::footprint::StageSizes;
 use crate::transport::LinkKind;
 
@@ -114,7 +114,7 @@ impl EngineOptions {
 
     /// K/V pages with which every sequence can fill its context.
     pub fn kv_pages(&self) -> usize {
-        self.sequences * self.context.div_ceil(PAGE_POSITIONS)
+        self.stage_sizes().kv_pages()
     }
 
     /// What the planner is asked for.

@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::facts::{Activations, CardKind, KvFormat, PAGE_POSITIONS};
 use super::program::{Op, Product, Program, StateKind, WeightDecl, WeightId, WeightUse};
 use crate::gguf::TensorType;
+use crate::gguf::formats::{ImageKind, format};
 
 /// One line of a card's plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -165,15 +166,6 @@ pub const fn kept(bytes: u64) -> u64 {
     bytes.next_multiple_of(64)
 }
 
-/// How many activations share a scale in an 8-bit image (`docs/numerics.md`, Activation images).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ImageKind {
-    /// 32.
-    A32,
-    /// 256.
-    A256,
-}
-
 /// Bytes that the CPU keeps of an image row: codes, scales with what follows from them per 32 values, and sums per 16
 /// codes, filled up to an odd multiple of 64 bytes so that many rows do not fall into one set of a cache.
 pub fn image_row_bytes(kind: ImageKind, cols: usize) -> usize {
@@ -186,10 +178,9 @@ pub fn image_row_bytes(kind: ImageKind, cols: usize) -> usize {
 
 /// The image that products with weights of this type read; `None` for float weights.
 pub fn image_of(ty: TensorType, activations: Activations) -> Option<ImageKind> {
-    match (activations, ty.block_values()) {
-        (Activations::F32, _) | (_, 1) => None,
-        (Activations::Int8, 256) => Some(ImageKind::A256),
-        (Activations::Int8, _) => Some(ImageKind::A32),
+    match activations {
+        Activations::Int8 => format(ty).map(|f| f.image),
+        Activations::F32 => None,
     }
 }
 

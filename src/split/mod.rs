@@ -22,3 +22,4 @@ mod sums;
 mod table;
 
 pub use error::SplitError;
+pub use sums::CARDS_MAX;

@@ -14,7 +14,7 @@ use super::search::Search;
 const STAGE_UNIT: i64 = 64;
 
 /// The most cards of a plan: fewer than the units of a picosecond.
-pub(super) const CARDS_MAX: usize = STAGE_UNIT as usize - 1;
+pub const CARDS_MAX: usize = STAGE_UNIT as usize - 1;
 
 /// No way. Three of these do not overflow.
 pub(super) const NEVER: i64 = i64::MAX / 4;

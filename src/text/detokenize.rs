@@ -148,23 +148,7 @@ mod tests {
             tokens.push(text.into());
             types.push(ty);
         }
-        Vocab {
-            tokens,
-            types,
-            merges: Vec::new(),
-            pre: PreTokenizer::Gpt2,
-            bos: None,
-            eos: None,
-            eot: None,
-            eom: None,
-            padding: None,
-            unknown: None,
-            add_bos: false,
-            add_eos: false,
-            end_of_generation: Default::default(),
-            chat_template: None,
-            named_chat_templates: Vec::new(),
-        }
+        Vocab::bare(PreTokenizer::Gpt2, tokens, types)
     }
 
     #[test]

@@ -174,23 +174,8 @@ mod tests {
         let bytes = (0..=255).map(|b| (byte_character(b).to_string(), TokenType::Normal));
         let extra = extra.iter().map(|(text, ty)| (text.to_string(), *ty));
         let (tokens, types) = bytes.chain(extra).unzip();
-        Vocab {
-            tokens,
-            types,
-            merges: merges.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect(),
-            pre,
-            bos: None,
-            eos: None,
-            eot: None,
-            eom: None,
-            padding: None,
-            unknown: None,
-            add_bos: false,
-            add_eos: false,
-            end_of_generation: Default::default(),
-            chat_template: None,
-            named_chat_templates: Vec::new(),
-        }
+        let merges = merges.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
+        Vocab { merges, ..Vocab::bare(pre, tokens, types) }
     }
 
     fn encode(vocab: &Vocab, text: &str, parse: ParseSpecial) -> Vec<u32> {

@@ -114,6 +114,30 @@ const FILL_ENDS: &[(&str, &[&str])] = &[
     ("tokenizer.ggml.fim_sep_token_id", &["<|file_sep|>"]),
 ];
 
+#[cfg(test)]
+impl Vocab {
+    /// A vocabulary of these tokens and nothing else, for tests.
+    pub(super) fn bare(pre: PreTokenizer, tokens: Vec<String>, types: Vec<TokenType>) -> Vocab {
+        Vocab {
+            tokens,
+            types,
+            merges: Vec::new(),
+            pre,
+            bos: None,
+            eos: None,
+            eot: None,
+            eom: None,
+            padding: None,
+            unknown: None,
+            add_bos: false,
+            add_eos: false,
+            end_of_generation: BTreeSet::new(),
+            chat_template: None,
+            named_chat_templates: Vec::new(),
+        }
+    }
+}
+
 impl Vocab {
     /// Reads the `tokenizer.*` keys of a model file.
     pub fn from_metadata(meta: &Metadata) -> Result<Vocab, TextError> {

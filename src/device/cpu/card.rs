@@ -3,6 +3,8 @@
 //! Invariant: its ledger holds every byte that grows with the model, and never more than its budget.
 //! Does not know: the split, links, sequences.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 
 use super::exec::{Buffers, CpuExec, Rest};
@@ -81,7 +83,7 @@ impl Card for CpuCard {
             card,
             program: stage.program.clone(),
             tier: self.settings.tier,
-            steps,
+            steps: Arc::new(steps),
             weights,
             store,
             buffers,

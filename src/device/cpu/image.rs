@@ -9,7 +9,7 @@
 
 use super::simd::products::quantise;
 use super::simd::tier::Tier;
-pub use crate::model::footprint::ImageKind;
+use crate::gguf::formats::ImageKind;
 use crate::model::footprint::image_row_bytes;
 
 /// Kind and size of image rows; says where things lie in one.
@@ -100,11 +100,6 @@ pub(super) const START_128_AT: usize = 8;
 
 /// Where a record has the sum.
 pub(super) const SUM_AT: usize = 12;
-
-/// Bytes of one image row of `cols` values.
-pub fn image_bytes_per_row(kind: ImageKind, cols: usize) -> usize {
-    ImageShape::new(kind, cols).row_bytes()
-}
 
 /// Whether a row of activations can be used (rule 6 of `docs/numerics.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,9 @@
 
 use std::ops::Range;
 
+use crate::gguf::formats::ImageKind;
 use crate::model::facts::{Activations, StageProgram};
-use crate::model::footprint::{ImageKind, image_of};
+use crate::model::footprint::image_of;
 use crate::model::program::{ChoiceId, Op, Product, Program, RopeId, StateDeclId, View, WeightId};
 
 /// Work on one row that needs no other row; the fields are those of the [`Op`] of the same name.
@@ -115,13 +116,6 @@ pub fn lower(stage: &StageProgram, activations: Activations) -> Result<Steps, St
         tail: if stage.heads() { lowering.steps(&program.tail)? } else { Vec::new() },
         states: first_state..first_state + own_states,
     })
-}
-
-impl Steps {
-    /// Nothing to do.
-    pub fn empty() -> Steps {
-        Steps { front: Vec::new(), layers: Vec::new(), tail: Vec::new(), states: 0..0 }
-    }
 }
 
 struct Lowering<'a> {

@@ -8,9 +8,11 @@ use std::time::Instant;
 use super::columns::ColumnsMut;
 use super::image::{Finite, ImageShape, Images, quantise_row};
 use super::pack::{Matrix, TILE_ROWS, packed_bytes};
-use super::simd::products::{Finish, Rows, image_of, product};
+use super::simd::products::{Finish, Rows, product};
 use super::simd::tier::Tier;
 use crate::gguf::TensorType;
+use crate::model::facts::Activations;
+use crate::model::footprint::image_of;
 
 /// Larger than the caches of most processors.
 const STREAM_BYTES: usize = 128 << 20;
@@ -50,7 +52,7 @@ fn rate(tier: Tier, rows: usize, n: usize) -> f64 {
     // Any bytes are codes; a scale of 2^-15 in every place keeps sums finite.
     let packed = vec![0x02u8; packed_bytes(ty, rows, COLS)];
     let matrix = Matrix::new(ty, rows, COLS, &packed);
-    let kind = image_of(ty).expect("invariant: Q4_0 is quantised");
+    let kind = image_of(ty, Activations::Int8).expect("invariant: Q4_0 is quantised");
     let shape = ImageShape::new(kind, COLS);
     let mut images = vec![0u8; n * shape.row_bytes()];
     let x: Vec<f32> = (0..COLS).map(|i| (i % 17) as f32 - 8.0).collect();

@@ -13,9 +13,10 @@ use std::ops::Range;
 
 use crate::gguf::TensorType;
 use crate::gguf::formats::{dequantize_row, format};
+use crate::model::footprint;
 
 /// Output rows of a tile.
-pub const TILE_ROWS: usize = 16;
+pub const TILE_ROWS: usize = footprint::TILE_ROWS;
 
 /// Columns of a group: what the contract of products adds up before it touches a row's sum.
 pub const GROUP_COLS: usize = 256;
@@ -350,6 +351,14 @@ impl<'a> Matrix<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_plan_knows_which_types_have_tiles() {
+        for &ty in TensorType::ALL {
+            let tiled = Layout::of(ty) == Layout::Lanes16;
+            assert_eq!(footprint::TILED.contains(&ty), tiled, "{ty}");
+        }
+    }
 
     fn noise(len: usize, mut seed: u64) -> Vec<u8> {
         let mut next = || {

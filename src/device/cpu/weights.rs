@@ -26,11 +26,11 @@ enum Form {
     Tiles,
     /// The file's bytes.
     FileOrder,
-    /// f32 values.
+    /// f32 values, outside the arena.
     Vector,
 }
 
-/// A weight's place.
+/// A weight's place; a vector has none in the arena.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     form: Form,
@@ -43,7 +43,7 @@ struct Kept {
 pub struct Weights {
     arena: Arena,
     kept: Vec<Option<Kept>>,
-    /// Vectors again as values; small.
+    /// Values of vectors, by weight; empty for others.
     vectors: Vec<Vec<f32>>,
 }
 
@@ -81,7 +81,9 @@ impl Weights {
             let whole = footprint::kept(bytes as u64);
             ledger.book(item, whole)?;
             kept[id] = Some(Kept { form, at, bytes });
-            at += whole as usize;
+            if form != Form::Vector {
+                at += whole as usize;
+            }
         }
         let mut arena = Arena::unbooked(card, ItemKind::Dense, at)?;
         let mut vectors = vec![Vec::new(); kept.len()];
@@ -93,21 +95,22 @@ impl Weights {
                 card,
                 what: format!("tensor {} is gone from {}", decl.name, file.path().display()),
             })?;
-            let (here, behind) = rest.split_at_mut(footprint::kept(place.bytes as u64) as usize);
+            let whole = footprint::kept(place.bytes as u64) as usize;
+            if place.form == Form::Vector {
+                // Room for what was booked: whole cache lines.
+                let mut values = Vec::with_capacity(whole / 4);
+                values.resize(decl.cols, 0.0);
+                formats::dequantize_row(decl.ty, file.data(tensor), &mut values);
+                vectors[id] = values;
+                progress.arrived(tensor.byte_len)?;
+                continue;
+            }
+            let (here, behind) = rest.split_at_mut(whole);
             rest = behind;
             let here = &mut here[..place.bytes];
             match place.form {
                 Form::Tiles => pack_matrix(team, file, tensor, decl, here, progress)?,
-                Form::FileOrder => copy(team, file, tensor, here, progress)?,
-                Form::Vector => {
-                    let mut values = vec![0.0; decl.cols];
-                    formats::dequantize_row(decl.ty, file.data(tensor), &mut values);
-                    for (v, to) in values.iter().zip(here.chunks_exact_mut(4)) {
-                        to.copy_from_slice(&v.to_le_bytes());
-                    }
-                    vectors[id] = values;
-                    progress.arrived(tensor.byte_len)?;
-                }
+                _ => copy(team, file, tensor, here, progress)?,
             }
         }
         Ok(Weights { arena, kept, vectors })
@@ -129,8 +132,8 @@ impl Weights {
         let expert_bytes = bytes.len() / decl.experts;
         let bytes = &bytes[expert * expert_bytes..][..expert_bytes];
         match form {
+            // Types without a tile form lie in file order behind the same face.
             Form::Tiles => Kernel::Packed(Matrix::new(decl.ty, decl.rows, decl.cols, bytes)),
-            // Quantised types without tiles still make integer products; their image is of the type's kind.
             _ => Kernel::Rows(bytes),
         }
     }
@@ -202,12 +205,12 @@ fn pack_matrix(
     out: &mut [u8],
     progress: &dyn LoadProgress,
 ) -> Result<(), CardError> {
-    let row_bytes = decl.ty.row_bytes(decl.cols);
-    let source = file.data(tensor);
-    let failed = Failure::default();
     if Layout::of(decl.ty) == Layout::FileOrder {
         return copy(team, file, tensor, out, progress);
     }
+    let row_bytes = decl.ty.row_bytes(decl.cols);
+    let source = file.data(tensor);
+    let failed = Failure::default();
     let expert_out = out.len() / decl.experts;
     let tile_bytes = TILE_ROWS * row_bytes;
     let part_tiles = (PART_BYTES / tile_bytes).max(1);

@@ -9,7 +9,7 @@ use half::f16;
 
 use super::fields::{run, u16_at};
 use super::grids::IQ1 as GRID;
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -17,7 +17,7 @@ pub(super) struct IQ1_M;
 
 impl Block<{ 32 + 16 + 8 }> for IQ1_M {
     const TYPE: TensorType = TensorType::IQ1_M;
-    const IMAGE: Image = Image::A256;
+    const IMAGE: ImageKind = ImageKind::A256;
 
     #[inline]
     fn codes(block: &[u8; 32 + 16 + 8], out: &mut Codes) {

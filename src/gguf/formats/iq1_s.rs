@@ -8,7 +8,7 @@ use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run, u16_at};
 use super::grids::IQ1 as GRID;
 use super::k_scales::for_each_16;
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -16,7 +16,7 @@ pub(super) struct IQ1_S;
 
 impl Block<{ 2 + 32 + 16 }> for IQ1_S {
     const TYPE: TensorType = TensorType::IQ1_S;
-    const IMAGE: Image = Image::A256;
+    const IMAGE: ImageKind = ImageKind::A256;
 
     #[inline]
     fn codes(block: &[u8; 2 + 32 + 16], out: &mut Codes) {

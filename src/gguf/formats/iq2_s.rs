@@ -7,7 +7,7 @@
 use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run};
 use super::grids::{IQ2_S as GRID, signed};
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -15,7 +15,7 @@ pub(super) struct IQ2_S;
 
 impl Block<{ 2 + 32 + 32 + 8 + 8 }> for IQ2_S {
     const TYPE: TensorType = TensorType::IQ2_S;
-    const IMAGE: Image = Image::A256;
+    const IMAGE: ImageKind = ImageKind::A256;
 
     #[inline]
     fn codes(block: &[u8; 2 + 32 + 32 + 8 + 8], out: &mut Codes) {

@@ -7,7 +7,7 @@
 use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run, u16_at};
 use super::grids::{EVEN_SIGNS, IQ2_XS as GRID, signed};
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -15,7 +15,7 @@ pub(super) struct IQ2_XS;
 
 impl Block<{ 2 + 64 + 8 }> for IQ2_XS {
     const TYPE: TensorType = TensorType::IQ2_XS;
-    const IMAGE: Image = Image::A256;
+    const IMAGE: ImageKind = ImageKind::A256;
 
     #[inline]
     fn codes(block: &[u8; 2 + 64 + 8], out: &mut Codes) {

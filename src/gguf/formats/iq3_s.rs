@@ -8,7 +8,7 @@ use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run};
 use super::grids::{IQ3_S as GRID, pair, signed};
 use super::k_scales::for_each_16;
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -16,7 +16,7 @@ pub(super) struct IQ3_S;
 
 impl Block<{ 2 + 64 + 8 + 32 + 4 }> for IQ3_S {
     const TYPE: TensorType = TensorType::IQ3_S;
-    const IMAGE: Image = Image::A256;
+    const IMAGE: ImageKind = ImageKind::A256;
 
     #[inline]
     fn codes(block: &[u8; 2 + 64 + 8 + 32 + 4], out: &mut Codes) {

@@ -8,7 +8,7 @@ use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run, u32_at};
 use super::grids::{EVEN_SIGNS, IQ3_XXS as GRID, pair, signed};
 use super::k_scales::for_each_16;
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -16,7 +16,7 @@ pub(super) struct IQ3_XXS;
 
 impl Block<{ 2 + 64 + 32 }> for IQ3_XXS {
     const TYPE: TensorType = TensorType::IQ3_XXS;
-    const IMAGE: Image = Image::A256;
+    const IMAGE: ImageKind = ImageKind::A256;
 
     #[inline]
     fn codes(block: &[u8; 2 + 64 + 32], out: &mut Codes) {

@@ -7,7 +7,7 @@
 use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run};
 use super::grids::IQ4;
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -15,7 +15,7 @@ pub(super) struct IQ4_NL;
 
 impl Block<{ 2 + 16 }> for IQ4_NL {
     const TYPE: TensorType = TensorType::IQ4_NL;
-    const IMAGE: Image = Image::A32;
+    const IMAGE: ImageKind = ImageKind::A32;
 
     #[inline]
     fn codes(block: &[u8; 2 + 16], out: &mut Codes) {

@@ -40,7 +40,7 @@ use super::tensor_type::TensorType;
 
 /// The activation image that a format's products read (`docs/numerics.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Image {
+pub enum ImageKind {
     /// One scale for each 32 activations.
     A32,
     /// One scale for each 256 activations.
@@ -53,7 +53,7 @@ pub struct Format {
     /// Which type.
     pub ty: TensorType,
     /// Which activations its products read.
-    pub image: Image,
+    pub image: ImageKind,
     /// The values of one block, each operation rounded to f32 in the order of the format's formula.
     pub dequantize: fn(&[u8], &mut [f32]),
     /// The integers and scales of one block; sets every field of the codes.
@@ -119,7 +119,7 @@ impl Codes {
 /// A format's own part: its layout of `BYTES` bytes.
 trait Block<const BYTES: usize> {
     const TYPE: TensorType;
-    const IMAGE: Image;
+    const IMAGE: ImageKind;
     /// Sets every field of `out`.
     fn codes(block: &[u8; BYTES], out: &mut Codes);
 }
@@ -181,7 +181,7 @@ fn dequantize<const BYTES: usize, B: Block<BYTES>>(bytes: &[u8], out: &mut [f32]
     let mut c = Codes::default();
     codes::<BYTES, B>(bytes, &mut c);
     match B::IMAGE {
-        Image::A32 => {
+        ImageKind::A32 => {
             let step_values = out.len() / c.steps;
             for (step, (y, code)) in out.chunks_mut(step_values).zip(c.code.chunks(step_values)).enumerate() {
                 scaled(y, code, c.d[step]);
@@ -190,7 +190,7 @@ fn dequantize<const BYTES: usize, B: Block<BYTES>>(bytes: &[u8], out: &mut [f32]
                 }
             }
         }
-        Image::A256 => {
+        ImageKind::A256 => {
             for (part, (y, code)) in out.chunks_mut(16).zip(c.code.chunks(16)).enumerate() {
                 scaled(y, code, c.d[0] * f32::from(c.scale[part]));
                 if c.has_min {

@@ -7,7 +7,7 @@
 use super::super::tensor_type::TensorType;
 use super::fields::run;
 use super::grids::E2M1_DOUBLED;
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -15,7 +15,7 @@ pub(super) struct MXFP4;
 
 impl Block<{ 1 + 16 }> for MXFP4 {
     const TYPE: TensorType = TensorType::MXFP4;
-    const IMAGE: Image = Image::A32;
+    const IMAGE: ImageKind = ImageKind::A32;
 
     #[inline]
     fn codes(block: &[u8; 1 + 16], out: &mut Codes) {

@@ -6,7 +6,7 @@
 
 use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run};
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -14,7 +14,7 @@ pub(super) struct Q2_0;
 
 impl Block<{ 2 + 16 }> for Q2_0 {
     const TYPE: TensorType = TensorType::Q2_0;
-    const IMAGE: Image = Image::A32;
+    const IMAGE: ImageKind = ImageKind::A32;
 
     #[inline]
     fn codes(block: &[u8; 2 + 16], out: &mut Codes) {

@@ -6,7 +6,7 @@
 
 use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run};
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -14,7 +14,7 @@ pub(super) struct Q2_K;
 
 impl Block<{ 16 + 64 + 2 + 2 }> for Q2_K {
     const TYPE: TensorType = TensorType::Q2_K;
-    const IMAGE: Image = Image::A256;
+    const IMAGE: ImageKind = ImageKind::A256;
 
     #[inline]
     fn codes(block: &[u8; 16 + 64 + 2 + 2], out: &mut Codes) {

@@ -7,7 +7,7 @@
 use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run};
 use super::k_scales::signed_scales;
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -15,7 +15,7 @@ pub(super) struct Q3_K;
 
 impl Block<{ 32 + 64 + 12 + 2 }> for Q3_K {
     const TYPE: TensorType = TensorType::Q3_K;
-    const IMAGE: Image = Image::A256;
+    const IMAGE: ImageKind = ImageKind::A256;
 
     #[inline]
     fn codes(block: &[u8; 32 + 64 + 12 + 2], out: &mut Codes) {

@@ -7,7 +7,7 @@
 use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run};
 use super::k_scales::{for_each_16, scales_and_mins};
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -15,7 +15,7 @@ pub(super) struct Q4_K;
 
 impl Block<{ 2 + 2 + 12 + 128 }> for Q4_K {
     const TYPE: TensorType = TensorType::Q4_K;
-    const IMAGE: Image = Image::A256;
+    const IMAGE: ImageKind = ImageKind::A256;
 
     #[inline]
     fn codes(block: &[u8; 2 + 2 + 12 + 128], out: &mut Codes) {

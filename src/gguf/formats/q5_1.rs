@@ -7,7 +7,7 @@
 use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run};
 use super::grids::BIT_MASKS;
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -15,7 +15,7 @@ pub(super) struct Q5_1;
 
 impl Block<{ 2 + 2 + 4 + 16 }> for Q5_1 {
     const TYPE: TensorType = TensorType::Q5_1;
-    const IMAGE: Image = Image::A32;
+    const IMAGE: ImageKind = ImageKind::A32;
 
     #[inline]
     fn codes(block: &[u8; 2 + 2 + 4 + 16], out: &mut Codes) {

@@ -6,7 +6,7 @@
 
 use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run};
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -14,7 +14,7 @@ pub(super) struct Q6_K;
 
 impl Block<{ 128 + 64 + 16 + 2 }> for Q6_K {
     const TYPE: TensorType = TensorType::Q6_K;
-    const IMAGE: Image = Image::A256;
+    const IMAGE: ImageKind = ImageKind::A256;
 
     #[inline]
     fn codes(block: &[u8; 128 + 64 + 16 + 2], out: &mut Codes) {

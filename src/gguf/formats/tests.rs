@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::{Codes, FORMATS, Image, dequantize_row, format};
+use super::{Codes, FORMATS, ImageKind, dequantize_row, format};
 use crate::gguf::TensorType;
 
 fn oracle(name: &str) -> Value {
@@ -100,8 +100,8 @@ fn codes_and_scales_give_the_values_of_every_format_within_one_rounding_of_each_
                 let product = f64::from(c.d[step]) * f64::from(c.scale[i / 16]) * f64::from(c.code[i]);
                 let offset = match (c.has_min, format.image) {
                     (false, _) => 0.0,
-                    (true, Image::A32) => f64::from(c.m[step]),
-                    (true, Image::A256) => -f64::from(c.m[0]) * f64::from(c.min[i / 16]),
+                    (true, ImageKind::A32) => f64::from(c.m[step]),
+                    (true, ImageKind::A256) => -f64::from(c.m[0]) * f64::from(c.min[i / 16]),
                 };
                 let exact = product + offset;
                 let bound = 2f64.powi(-22) * (product.abs() + offset.abs()) + 2f64.powi(-140);
@@ -132,7 +132,7 @@ fn integer_scales_and_minimums_stay_at_their_neutral_values_where_a_format_has_n
         let mins = matches!(format.ty, TensorType::Q2_K | TensorType::Q4_K | TensorType::Q5_K);
         let offset = matches!(format.ty, TensorType::Q4_1 | TensorType::Q5_1);
         let scales =
-            format.image == Image::A256 && !matches!(format.ty, TensorType::TQ1_0 | TensorType::TQ2_0);
+            format.image == ImageKind::A256 && !matches!(format.ty, TensorType::TQ1_0 | TensorType::TQ2_0);
         let c = &codes_of(format.ty, &random_bytes(5, format.ty.block_bytes()))[0];
         assert_eq!(c.has_min, mins || offset, "{}", format.ty);
         assert_eq!(c.min != [0; 16], mins, "{}", format.ty);
@@ -244,8 +244,8 @@ fn integers_group_values_and_products_of_rows_are_those_of_the_oracle() {
                 let row_bytes = bytes(hex);
                 let blocks = codes_of(ty, &row_bytes);
                 let sums = match image {
-                    Image::A256 => a256_sums(&blocks, &x),
-                    Image::A32 => a32_sums(&blocks, ty.block_values(), &x),
+                    ImageKind::A256 => a256_sums(&blocks, &x),
+                    ImageKind::A32 => a32_sums(&blocks, ty.block_values(), &x),
                 };
                 integers += check_integers(result.get("I"), row, &sums.i, &what);
                 integers += check_integers(result.get("M"), row, &sums.m, &what);

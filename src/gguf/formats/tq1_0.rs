@@ -6,7 +6,7 @@
 
 use super::super::tensor_type::TensorType;
 use super::fields::{f16_at, run};
-use super::{Block, Codes, Image};
+use super::{Block, Codes, ImageKind};
 
 /// The layout.
 #[allow(non_camel_case_types, reason = "the format's own name")]
@@ -14,7 +14,7 @@ pub(super) struct TQ1_0;
 
 impl Block<{ 32 + 16 + 4 + 2 }> for TQ1_0 {
     const TYPE: TensorType = TensorType::TQ1_0;
-    const IMAGE: Image = Image::A256;
+    const IMAGE: ImageKind = ImageKind::A256;
 
     #[inline]
     fn codes(block: &[u8; 32 + 16 + 4 + 2], out: &mut Codes) {

@@ -6,8 +6,9 @@
 use super::ScratchPool;
 use crate::device::CardError;
 use crate::device::ledger::Ledger;
+use crate::gguf::formats::ImageKind;
 use crate::model::facts::Activations;
-use crate::model::footprint::{ImageKind, ItemKind, RowBytes, image_row_bytes};
+use crate::model::footprint::{ItemKind, RowBytes, image_row_bytes};
 use crate::model::program::Program;
 
 /// A router's choice for every row.

@@ -32,7 +32,7 @@ pub struct CpuExec {
     pub(super) card: CardId,
     pub(super) program: Arc<Program>,
     pub(super) tier: Tier,
-    pub(super) steps: Steps,
+    pub(super) steps: Arc<Steps>,
     pub(super) weights: Weights,
     pub(super) store: KvStore,
     pub(super) buffers: Buffers,
@@ -114,11 +114,9 @@ impl CpuExec {
             assert_eq!(input.len(), n * width, "input rows");
             self.buffers.rows[residual][..n * width].copy_from_slice(input);
         }
-        let steps = std::mem::replace(&mut self.steps, Steps::empty());
-        let result = self.run_steps(&steps, &run, output);
-        self.steps = steps;
-        result?;
-        if self.steps.tail.is_empty() {
+        let steps = self.steps.clone();
+        self.run_steps(&steps, &run, output)?;
+        if steps.tail.is_empty() {
             output.copy_from_slice(&self.buffers.rows[residual][..n * width]);
         }
         Ok(())

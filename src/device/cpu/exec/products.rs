@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::buffers::image_index;
 use super::{CpuExec, ScratchPool};
 use crate::device::cpu::columns::{Columns, ColumnsMut};
-use crate::device::cpu::image::{ImageKind, ImageShape, Images};
+use crate::device::cpu::image::{ImageShape, Images};
 use crate::device::cpu::lower::Target;
 use crate::device::cpu::pack::tile_count;
 use crate::device::cpu::simd::elementwise::scale_and_bias;
@@ -18,7 +18,7 @@ use crate::device::cpu::simd::float_product::{
 use crate::device::cpu::simd::products::{Finish, Rows, product};
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::weights::Kernel;
-use crate::gguf::formats;
+use crate::gguf::formats::{self, ImageKind};
 use crate::model::program::{View, WeightDecl, WeightId};
 
 /// Weight bytes that are worth a part of their own.

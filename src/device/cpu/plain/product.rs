@@ -28,8 +28,8 @@ pub struct Term {
 /// Values that share a scale in the images that products with this format read.
 pub fn image_values(format: &Format) -> usize {
     match format.image {
-        formats::Image::A32 => A32_VALUES,
-        formats::Image::A256 => A256_VALUES,
+        formats::ImageKind::A32 => A32_VALUES,
+        formats::ImageKind::A256 => A256_VALUES,
     }
 }
 
@@ -51,10 +51,10 @@ pub fn terms(format: &Format, row: &[Codes], image: &Image) -> Vec<Term> {
     assert_eq!(row.len() * format.ty.block_values(), image.codes.len(), "{}: values of a row", format.ty);
     let blocks = row.iter().zip(image.codes.chunks_exact(format.ty.block_values()));
     match format.image {
-        formats::Image::A256 => {
+        formats::ImageKind::A256 => {
             blocks.zip(&image.scales).map(|((block, q), &a)| superblock_term(block, q, a)).collect()
         }
-        formats::Image::A32 => {
+        formats::ImageKind::A32 => {
             let step_values = |block: &Codes| format.ty.block_values() / block.steps;
             blocks
                 .flat_map(|(block, q)| {
@@ -93,8 +93,8 @@ fn step_term(block: &Codes, step: usize, q: &[i8], activation: f32) -> Term {
 pub fn groups(format: &Format, row: &[Codes], image: &Image) -> Vec<f32> {
     let terms = terms(format, row, image);
     match format.image {
-        formats::Image::A256 => terms.iter().map(superblock_value).collect(),
-        formats::Image::A32 => {
+        formats::ImageKind::A256 => terms.iter().map(superblock_value).collect(),
+        formats::ImageKind::A32 => {
             let per_group = terms.len() * GROUP_VALUES / image.codes.len();
             terms.chunks(per_group).map(|group| group.iter().fold(0.0, step_value)).collect()
         }

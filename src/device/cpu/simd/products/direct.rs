@@ -10,10 +10,11 @@ use super::direct_super::{Iq4Xs, Q2K, Q3K, Q6K, Q45K, Tq2_0};
 use super::panel::{Extra, Form, Panel, ScaleCols};
 use super::unpack::{E2M1, NL4};
 use super::{Place, Sums, Tile, even_blocks};
-use crate::device::cpu::image::{ImageKind, START_8_AT, START_128_AT};
+use crate::device::cpu::image::{START_8_AT, START_128_AT};
 use crate::device::cpu::pack::GROUP_COLS;
 use crate::device::cpu::simd::tier::Avx512;
 use crate::gguf::TensorType;
+use crate::gguf::formats::ImageKind;
 
 /// A group of packed blocks.
 #[derive(Clone, Copy)]

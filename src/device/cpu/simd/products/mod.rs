@@ -26,16 +26,12 @@ use std::ops::Range;
 
 use super::tier::Tier;
 use crate::device::cpu::columns::Columns;
-use crate::device::cpu::image::{ImageKind, ImageShape, Images, RECORD_BYTES};
+use crate::device::cpu::image::{ImageShape, Images, RECORD_BYTES};
 use crate::device::cpu::pack::{GROUP_COLS, Layout, Matrix, TILE_ROWS};
 use crate::gguf::TensorType;
+use crate::gguf::formats::ImageKind;
 
 use panel::{Form, Panel};
-
-/// The image that products with a type's matrices read; `None` for types that are not quantised.
-pub fn image_of(ty: TensorType) -> Option<ImageKind> {
-    Form::of(ty).map(Form::image)
-}
 
 /// Activation rows of a product. Its result for the i-th of them is row i of the output.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@
 //! row `r` of the tile, values `4 v .. 4 v + 3` at `4 r .. 4 r + 3`. Signed codes are stored plus a power of two.
 //! Invariant: [`Form::of`] and the unpacking agree (tested against `oracle/dots.json`). Does not know: activations.
 
-use crate::device::cpu::image::ImageKind;
 use crate::gguf::TensorType;
+use crate::gguf::formats::ImageKind;
 
 /// What a format's panels hold and how its products use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

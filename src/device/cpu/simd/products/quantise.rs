@@ -4,9 +4,8 @@
 //! bits. Rounding to the nearest even integer is an addition of 1.5 * 2^23, exact for the codes' range.
 
 use super::super::tier::Tier;
-use crate::device::cpu::image::{
-    Finite, ImageKind, ImageShape, RECORD_BYTES, START_8_AT, START_128_AT, SUM_AT,
-};
+use crate::device::cpu::image::{Finite, ImageShape, RECORD_BYTES, START_8_AT, START_128_AT, SUM_AT};
+use crate::gguf::formats::ImageKind;
 
 /// Below this largest magnitude (2^-120) a scale and its codes are zero.
 const AMAX_MIN_BITS: u32 = 0x0380_0000;

@@ -4,6 +4,8 @@ use super::*;
 use crate::device::cpu::columns::ColumnsMut;
 use crate::device::cpu::image::{Finite, quantise_row};
 use crate::device::cpu::pack::{pack_tile, packed_bytes, tile_bytes};
+use crate::model::facts::Activations;
+use crate::model::footprint::image_of;
 
 fn oracle() -> serde_json::Value {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/oracle/dots.json");
@@ -104,7 +106,7 @@ fn check_oracle(tier: &str) {
             let file: Vec<u8> = rows.iter().flat_map(|row| bytes_of(row.as_str().unwrap())).collect();
             let packed = pack(ty, rows.len(), cols, &file);
             let matrix = Matrix::new(ty, rows.len(), cols, &packed);
-            let shape = ImageShape::new(image_of(ty).unwrap(), cols);
+            let shape = ImageShape::new(image_of(ty, Activations::Int8).unwrap(), cols);
             let results = case["results"].as_array().unwrap();
             let x: Vec<Vec<f32>> = results.iter().map(|r| named(r["x"].as_str().unwrap())).collect();
             let image = images(tier, shape, &x);
@@ -227,7 +229,7 @@ fn check_against_plain(tier: &str, row_counts: &[usize], output_rows: &[usize]) 
                 let file = file_rows(ty, out_rows, cols, 3 + seed as u32);
                 let packed = pack(ty, out_rows, cols, &file);
                 let matrix = Matrix::new(ty, out_rows, cols, &packed);
-                let shape = ImageShape::new(image_of(ty).unwrap(), cols);
+                let shape = ImageShape::new(image_of(ty, Activations::Int8).unwrap(), cols);
                 let most = row_counts.iter().max().unwrap();
                 let x = activations(*most, cols, 50 + seed as u32);
                 let bytes = images(tier, shape, &x);
@@ -280,7 +282,7 @@ fn the_largest_codes_and_activations_are_exact_in_every_tier() {
             let file = vec![byte; 16 * ty.row_bytes(cols)];
             let packed = pack(ty, 16, cols, &file);
             let matrix = Matrix::new(ty, 16, cols, &packed);
-            let shape = ImageShape::new(image_of(ty).unwrap(), cols);
+            let shape = ImageShape::new(image_of(ty, Activations::Int8).unwrap(), cols);
             let x = vec![vec![1.0; cols], vec![-1.0; cols]];
             let bytes = images(Tier::Plain, shape, &x);
             let image = Images::new(shape, &bytes);
