@@ -35,12 +35,8 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<()> {
         bail!("--schedules 0 runs nothing; give at least 1");
     };
     let Some(last) = args.seed.checked_add(further) else {
-        bail!(
-            "--seed {} leaves no {} seeds up to {}; lower one of them",
-            args.seed,
-            args.schedules,
-            u64::MAX
-        );
+        let (seed, schedules) = (args.seed, args.schedules);
+        bail!("--seed {seed} with --schedules {schedules} passes the largest seed, {}; lower one", u64::MAX);
     };
     let options = SimOptions::default();
     // On the error stream, and only where somebody watches.
