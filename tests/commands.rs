@@ -3,13 +3,46 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-fn tandem(arguments: &[&str]) -> Output {
-    let root = support::in_repository(".");
+use serde_json::{Value, json};
+
+/// The program in a home of its own: rates that this computer's user measured change no test.
+fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
-    command.args(arguments).current_dir(root).stdin(Stdio::null()).output().unwrap()
+    command.args(arguments).current_dir(support::in_repository(".")).stdin(Stdio::null());
+    command.env("HOME", home("empty")).env_remove("RUST_LOG");
+    command
+}
+
+fn tandem(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+/// An empty home folder.
+fn home(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("homes").join(name);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// One that a test writes into, without what an earlier run left there.
+fn fresh_home(name: &str) -> PathBuf {
+    std::fs::remove_dir_all(home(name)).unwrap();
+    home(name)
+}
+
+/// The program's answer in this home, with its error stream.
+fn at_home(home: &Path, arguments: &[&str]) -> (String, String) {
+    let out = command(arguments).env("HOME", home).output().unwrap();
+    let errors = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success(), "{arguments:?}: {errors}");
+    (String::from_utf8(out.stdout).unwrap(), errors)
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
 fn stdout(arguments: &[&str]) -> String {
@@ -55,7 +88,7 @@ fn tokens_and_their_text_are_those_of_the_oracle() {
                 arguments.push(flag);
             }
         }
-        let ids: serde_json::Value = serde_json::from_str(&stdout(&arguments)).unwrap();
+        let ids = parsed(&stdout(&arguments));
         assert_eq!(ids, entry["ids"], "{text:?}");
         checked += 1;
     }
@@ -108,9 +141,7 @@ fn draws_depend_on_the_seed_alone() {
 #[test]
 fn stop_strings_and_limits_end_the_answer() {
     let base = ["generate", "--json", "--chat", "--prompt", "What does `Vec::push` do?"];
-    let answer = |more: &[&str]| -> serde_json::Value {
-        serde_json::from_str(&stdout(&[&base[..], more].concat())).unwrap()
-    };
+    let answer = |more: &[&str]| parsed(&stdout(&[&base[..], more].concat()));
     let stopped = answer(&["--stop", "back of"]);
     assert_eq!(stopped["text"], "Appends an element to the ");
     assert_eq!(stopped["finish"], "a stop string");
@@ -160,6 +191,29 @@ fn what_cannot_work_is_said_in_one_line() {
     refused(&["inspect", "--model", &path(&text)], &["text.gguf", "GGUF"]);
     refused(&["plan", "--model", &path(&cut)], &["cut.gguf"]);
     refused(&["plan", "--model", &path(&other)], &["opera", "llama, qwen3moe"]);
+    let bert = temporary("bert.gguf", &with_tokenizer(b"bert"));
+    let (bert, cut) = (path(&bert), path(&cut));
+    for base in [
+        &["tokenize", "--text", "x", "--model"][..],
+        &["detokenize", "--tokens", "1", "--model"],
+        &["generate", "--prompt", "x", "--model"],
+    ] {
+        let of = |model, parts: &[&str]| refused(&[base, &[model]].concat(), parts);
+        of(&bert, &["tokenizer.ggml.model", "bert", "gpt2", "use a model of that kind"]);
+        of(&cut, &["cut.gguf", "download it again"]);
+        of("no.gguf", &["no.gguf", "cannot open", "check the path"]);
+        of("models", &["models", "folder", "give the path"]);
+    }
+    refused(&["tokenize", "--text", "x", "--model", &bert], &["bert.gguf"]);
+    refused(&["detokenize", "--tokens", "1", "--model", &bert], &["bert.gguf"]);
+    refused(&["inspect", "--model", "no.gguf"], &["no.gguf", "cannot open", "check the path"]);
+    refused(&["inspect", "--model", "models"], &["models", "folder", "give the path"]);
+    refused(&["inspect", "--model", &cut], &["cut.gguf", "download it again"]);
+    refused(&["sim", "--schedules", "0"], &["--schedules 0", "at least 1"]);
+    refused(
+        &["sim", "--seed", "18446744073709551615", "--schedules", "2"],
+        &["--seed", "--schedules", "lower"],
+    );
     refused(&["plan", "--model", "models/split-rand-llama-00002-of-00004.gguf"], &["00001"]);
     refused(&["plan", "--card-memory", "1XB"], &["--card-memory", "GiB"]);
     refused(&["plan", "--gpus", "gpu:2"], &["--gpus", "cpu:N"]);
@@ -183,4 +237,212 @@ fn a_refused_plan_shows_the_items_and_the_nearest_plan_that_fits() {
     let flags = errors.lines().find_map(|l| l.strip_prefix("the nearest plan that fits: ")).unwrap();
     let again: Vec<&str> = ["plan", "--card-memory", "20MiB"].into_iter().chain(flags.split(' ')).collect();
     assert!(stdout(&again).contains("8 layers on 2 cards"), "{flags}");
+}
+
+/// The bytes of a small model whose tokenizer is of another kind.
+fn with_tokenizer(kind: &[u8; 4]) -> Vec<u8> {
+    let mut bytes = std::fs::read(support::in_repository("models/rand-llama.gguf")).unwrap();
+    let key = b"tokenizer.ggml.model";
+    // The key's text is followed by the type of its value, the length of the text, and the text.
+    let at = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4 + 8;
+    assert_eq!(&bytes[at..at + 4], b"gpt2");
+    bytes[at..at + 4].copy_from_slice(kind);
+    bytes
+}
+
+/// The number of tensors that the headers of these files name, and the bytes of all of them.
+fn header_tensors_and_bytes(files: &[String]) -> (u64, u64) {
+    let read = |f: &String| std::fs::read(support::in_repository(&format!("models/{f}"))).unwrap();
+    let files: Vec<Vec<u8>> = files.iter().map(read).collect();
+    let tensors = files.iter().map(|f| u64::from_le_bytes(f[8..16].try_into().unwrap())).sum();
+    (tensors, files.iter().map(|f| f.len() as u64).sum())
+}
+
+#[test]
+fn a_model_file_is_shown_as_it_is() {
+    // From the models' own descriptions, models/TINY.md and oracle/README.md.
+    let tiny = json!({
+        "name": "tiny-qwen3moe", "architecture": "qwen3moe", "runs_here": "yes", "files": 1, "layers": 8,
+        "embedding": 256, "heads": 8, "kv_heads": 2, "context": 4096, "experts": 32, "experts_used": 4,
+        "tokenizer": "gpt2", "pre_tokenizer": "qwen2", "reads_text": "yes", "tokens": 8192, "chat_template": "yes",
+    });
+    let split = json!({
+        "architecture": "llama", "runs_here": "yes", "files": 4, "layers": 4, "tokens": 320, "reads_text": "yes",
+    });
+    let parts = (1..=4).map(|i| format!("split-rand-llama-{i:05}-of-00004.gguf"));
+    for (files, expected) in
+        [(vec!["tiny-qwen3moe.gguf".to_owned()], tiny), (parts.collect::<Vec<_>>(), split)]
+    {
+        let model = format!("models/{}", files[0]);
+        let shown = stdout(&["inspect", "--model", &model, "--tensors"]);
+        let report = parsed(&stdout(&["inspect", "--model", &model, "--tensors", "--json"]));
+        for (key, value) in expected.as_object().unwrap() {
+            assert_eq!(&report["facts"][key], value, "{model}: {key}");
+        }
+        let (tensors, bytes) = header_tensors_and_bytes(&files);
+        assert_eq!(report["bytes"], bytes, "{model}");
+        let listed = report["tensors"].as_array().unwrap();
+        assert_eq!(listed.len() as u64, tensors, "{model}");
+        assert!(shown.contains(&format!("  {tensors} tensors\n")), "{shown}");
+        let elements =
+            |t: &Value| t["dims"].as_array().unwrap().iter().map(|d| d.as_u64().unwrap()).product::<u64>();
+        assert_eq!(report["facts"]["parameters"], listed.iter().map(elements).sum::<u64>(), "{model}");
+        for ty in report["types"].as_array().unwrap() {
+            let of_type: Vec<&Value> = listed.iter().filter(|t| t["type"] == ty["type"]).collect();
+            assert_eq!(ty["tensors"], of_type.len(), "{model}: {ty}");
+            let bytes: u64 = of_type.iter().map(|t| t["bytes"].as_u64().unwrap()).sum();
+            assert_eq!(ty["bytes"], bytes, "{model}: {ty}");
+        }
+        let by_type = report["types"].as_array().unwrap().iter().map(|t| t["tensors"].as_u64().unwrap());
+        assert_eq!(by_type.sum::<u64>(), tensors, "{model}");
+        for tensor in listed {
+            assert!(shown.contains(tensor["name"].as_str().unwrap()), "{model}: {tensor}");
+        }
+    }
+    let output = |json: &Value| {
+        json["tensors"].as_array().unwrap().iter().find(|t| t["name"] == "token_embd.weight").cloned()
+    };
+    let report = parsed(&stdout(&["inspect", "--tensors", "--json"]));
+    let expected = json!({"name": "token_embd.weight", "type": "Q8_0", "dims": [256, 8192], "bytes": 256 * 8192 / 32 * 34});
+    assert_eq!(output(&report), Some(expected));
+}
+
+#[test]
+fn a_file_that_cannot_run_is_shown_with_the_reason() {
+    let bert = temporary("shown-bert.gguf", &with_tokenizer(b"bert"));
+    let report = parsed(&stdout(&["inspect", "--json", "--model", bert.to_str().unwrap()]));
+    assert_eq!(report["facts"]["tokenizer"], "bert");
+    assert_eq!(report["facts"]["runs_here"], "yes");
+    let reason = report["facts"]["reads_text"].as_str().unwrap();
+    assert!(reason.starts_with("no: ") && reason.contains("gpt2"), "{reason}");
+    let mut other = std::fs::read(support::in_repository("models/rand-llama.gguf")).unwrap();
+    let at = other.windows(5).position(|w| w == b"llama").unwrap();
+    other[at..at + 5].copy_from_slice(b"opera");
+    let other = temporary("shown-other.gguf", &other);
+    let shown = stdout(&["inspect", "--model", other.to_str().unwrap()]);
+    assert!(shown.contains("architecture   opera"), "{shown}");
+    assert!(shown.contains("runs here      no: ") && shown.contains("llama, qwen3moe"), "{shown}");
+}
+
+#[test]
+fn every_token_is_shown_on_its_line() {
+    let ids = parsed(&stdout(&["tokenize", "--json", "--text", "Hello, \"world\"\n"]));
+    let shown = stdout(&["tokenize", "--text", "Hello, \"world\"\n"]);
+    let mut text = String::new();
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), ids.as_array().unwrap().len(), "{shown}");
+    for (line, id) in lines.iter().zip(ids.as_array().unwrap()) {
+        let (number, piece) = line.trim_start().split_once("  ").unwrap();
+        assert_eq!(number, id.to_string(), "{line}");
+        text += parsed(piece).as_str().unwrap();
+    }
+    assert_eq!(text, "Hello, \"world\"\n");
+}
+
+#[test]
+fn special_tokens_are_shown_on_request_only() {
+    // models/TINY.md: 8188 is <|im_start|>.
+    assert_eq!(stdout(&["detokenize", "--tokens", "4411,8188,4369"]), "Hello world");
+    assert_eq!(stdout(&["detokenize", "--special", "--tokens", "4411,8188,4369"]), "Hello<|im_start|> world");
+}
+
+#[test]
+fn measured_rates_are_kept_and_used_and_damaged_ones_are_ignored() {
+    let home = fresh_home("measured");
+    let file = home.join(".cache/tandem/devices.json");
+    let plan = || {
+        let (plan, errors) = at_home(&home, &["plan", "--json", "--card-memory", "1GiB"]);
+        (parsed(&plan)["stages"][0]["decode_us"].as_f64().unwrap(), errors)
+    };
+    let (unmeasured_us, errors) = plan();
+    assert_eq!(errors, "");
+    assert_eq!(parsed(&at_home(&home, &["devices", "--json"]).0)["rates"], Value::Null);
+    let measured = parsed(&at_home(&home, &["devices", "--measure", "--json"]).0);
+    for key in
+        ["copy_bytes_per_s", "decode_bytes_per_s", "prompt_macs_per_s", "link_latency_us", "link_bytes_per_s"]
+    {
+        let rate = measured["rates"][key].as_f64().unwrap();
+        assert!(rate > 0.0, "{key}: {rate}");
+    }
+    let (again, errors) = at_home(&home, &["devices", "--json"]);
+    assert_eq!((&parsed(&again)["rates"], errors.as_str()), (&measured["rates"], ""));
+    assert_eq!(parsed(&std::fs::read_to_string(&file).unwrap()), measured["rates"]);
+
+    // A card that reads weights a hundred times as fast as one that was not measured takes less time.
+    let mut fast = measured["rates"].clone();
+    fast["decode_bytes_per_s"] = 1e12.into();
+    std::fs::write(&file, fast.to_string()).unwrap();
+    let (measured_us, errors) = plan();
+    assert!(measured_us < unmeasured_us / 50.0, "{measured_us} us against {unmeasured_us} us");
+    assert_eq!(errors, "");
+
+    fast["decode_bytes_per_s"] = 0.into();
+    for damaged in [fast.to_string(), String::new(), "{".to_owned()] {
+        std::fs::write(&file, &damaged).unwrap();
+        let (us, errors) = plan();
+        assert_eq!(us, unmeasured_us, "{damaged:?}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(errors.contains("devices.json") && errors.contains("devices --measure"), "{errors}");
+    }
+}
+
+#[test]
+fn rates_that_cannot_be_kept_are_shown_before_the_error() {
+    let home = fresh_home("blocked");
+    // A file stands where a folder belongs.
+    std::fs::write(home.join(".cache"), "").unwrap();
+    let out = command(&["devices", "--measure"]).env("HOME", &home).output().unwrap();
+    let errors = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{errors}");
+    let last = errors.lines().last().unwrap();
+    assert!(last.starts_with("tandem: error: ") && last.contains("devices.json"), "{errors}");
+    assert!(String::from_utf8(out.stdout).unwrap().contains("GB/s"), "{errors}");
+}
+
+#[test]
+fn kinds_of_cards_that_cannot_be_used_are_named_with_the_reason() {
+    let shown = stdout(&["devices"]);
+    let report = parsed(&stdout(&["devices", "--json"]));
+    for kind in ["cuda", "hip"] {
+        let line = shown.lines().find(|l| l.starts_with(kind)).unwrap();
+        assert!(line.contains("not usable") && line.contains("only virtual cards"), "{line}");
+        assert_eq!(report[kind]["usable"], false);
+    }
+    assert!(report["cpu"]["cpus"].as_u64().unwrap() >= 1);
+    assert!(report["cpu"]["available_bytes"].as_u64().unwrap() > 1 << 20);
+}
+
+#[test]
+fn every_schedule_of_a_simulation_is_one_line() {
+    let seeds = ["sim", "--seed", "7", "--schedules", "5"];
+    let shown = stdout(&seeds);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), 6, "{shown}");
+    assert!(
+        lines[5].starts_with("5 schedules from seed 7: ") && lines[5].ends_with("nothing wrong"),
+        "{shown}"
+    );
+    let reports = stdout(&[&seeds[..], &["--json"]].concat());
+    let reports: Vec<Value> = reports.lines().map(parsed).collect();
+    assert_eq!(reports.len(), 5);
+    for ((seed, line), report) in (7..).zip(&lines).zip(&reports) {
+        assert!(line.starts_with(&format!("seed {seed}: ")), "{line}");
+        assert_eq!((&report["seed"], &report["violations"]), (&json!(seed), &json!([])));
+        assert!(line.contains(&format!("{} tokens", report["tokens"])), "{line}: {report}");
+        assert_eq!(parsed(&stdout(&["sim", "--json", "--seed", &seed.to_string()])), *report, "alone");
+    }
+    let last = stdout(&["sim", "--seed", "18446744073709551615"]);
+    assert!(last.starts_with("seed 18446744073709551615: "), "the largest seed runs: {last}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    // More than a pipe holds, so that the program meets the closed end.
+    let full = stdout(&["sim", "--schedules", "500", "--json"]);
+    assert!(full.len() > 80_000, "{} B", full.len());
+    let mut command = command(&["sim", "--schedules", "500", "--json"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!((out.status.code(), String::from_utf8(out.stderr).unwrap()), (Some(0), String::new()));
 }

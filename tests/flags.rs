@@ -18,9 +18,27 @@ fn the_manual_of_flags_is_made_from_the_flag_table() {
 
 #[test]
 fn every_flag_says_what_it_means() {
-    for line in tandem::cli::flags_markdown().lines().filter(|l| l.starts_with("| `--")) {
-        let meaning = line.rsplit(" | ").next().unwrap().trim_end_matches(" |").trim();
-        assert!(meaning.len() > 3, "{line}");
+    let manual = tandem::cli::flags_markdown();
+    let rows: Vec<&str> = manual.lines().filter(|l| l.starts_with("| `-") || l.starts_with("|  |")).collect();
+    // Each table has a head, a rule and its rows: no row escapes this test.
+    let commands = manual.matches("\n## tandem ").count();
+    let lines = manual.lines().filter(|l| l.starts_with('|')).count();
+    assert_eq!(rows.len() + 2 * commands, lines);
+    assert!(commands >= 9 && rows.len() > 50, "{commands} commands, {} flags", rows.len());
+    for row in rows {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let meaning = cells.last().unwrap().trim_end_matches('|').trim();
+        assert!(cells.len() >= 4 && meaning.len() > 3, "{row}");
+    }
+}
+
+#[test]
+fn every_command_says_what_it_does() {
+    let manual = tandem::cli::flags_markdown();
+    for section in manual.split("\n## tandem ").skip(1) {
+        let mut lines = section.lines().filter(|l| !l.is_empty());
+        let (name, about) = (lines.next().unwrap(), lines.next().unwrap());
+        assert!(about.len() > 3 && !about.starts_with('|'), "tandem {name}: {about}");
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Invariant: bytes go out as they are, also where they are no whole characters.
 
-use std::io::Write as _;
+use std::io::{BufWriter, Write as _};
+
+use anyhow::Context as _;
 
 use super::args::DetokenizeArgs;
 use crate::gguf::File;
@@ -11,10 +13,11 @@ use crate::text::{SpecialText, Vocab};
 /// Runs the command.
 pub(super) fn run(args: &DetokenizeArgs) -> anyhow::Result<()> {
     let file = File::open(&args.model.model)?;
-    let vocab = Vocab::from_metadata(file.metadata())?;
+    let place = || file.path().display().to_string();
+    let vocab = Vocab::from_metadata(file.metadata()).with_context(place)?;
     let special = if args.special { SpecialText::Shown } else { SpecialText::Hidden };
-    let mut out = std::io::stdout().lock();
-    out.write_all(&vocab.detokenize(&args.tokens, special)?)?;
-    out.flush()?;
-    Ok(())
+    let bytes = vocab.detokenize(&args.tokens, special).context("--tokens")?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    out.write_all(&bytes)?;
+    Ok(out.flush()?)
 }

@@ -3,32 +3,48 @@
 //! Invariant: the file of rates is replaced whole or not at all; one that cannot be read is as good as none.
 
 use std::fs;
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
 use super::args::DevicesArgs;
+use super::interrupt;
 use crate::device::batch::BatchId;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::{machine, measure};
 use crate::model::facts::StageId;
 use crate::split::budget::format_bytes;
 use crate::transport::wait::{Cancel, Patience, Wait};
-use crate::transport::{LinkEnds, LinkKind, LinkSpec};
+use crate::transport::{LinkEnds, LinkError, LinkKind, LinkSpec};
 
 /// Of the file of rates; other versions are ignored.
-const VERSION: u32 = 1;
+const VERSION: u64 = 2;
 
-/// Hand-offs of the link measurement.
+/// Hand-offs of the latency measurement, there and back.
 const HAND_OFFS: u64 = 20_000;
 
+/// Batches of the bandwidth measurement: of a prompt chunk's rows.
+const CHUNKS: u64 = 200;
+
+/// Rows of such a batch.
+const CHUNK_ROWS: usize = 512;
+
+/// Values of a row, as in a small model.
+const ROW_VALUES: usize = 576;
+
+/// Kinds of cards that this build cannot use, and why.
+const UNUSABLE: [(&str, &str); 2] = [
+    ("cuda", "this build has no CUDA backend yet: only virtual cards"),
+    ("hip", "this build has no HIP backend yet: only virtual cards"),
+];
+
 /// What `--measure` found.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rates {
-    version: u32,
+    version: u64,
     cpu: String,
     tier: String,
     copy_bytes_per_s: f64,
@@ -38,127 +54,322 @@ pub(super) struct Rates {
     pub(super) prompt_macs_per_s: f64,
     /// Of a local link between two threads, for a row of 2,304 bytes.
     pub(super) link_latency_us: f64,
+    /// Of the same link for the rows of a prompt chunk, written by one thread and read by the other.
+    pub(super) link_bytes_per_s: f64,
+}
+
+impl Rates {
+    /// From the text of a file. `Ok(None)`: of another version, or of another processor.
+    fn parse(text: &str, cpu: &str) -> Result<Option<Rates>, String> {
+        let document: serde_json::Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        let version = document.get("version").and_then(serde_json::Value::as_u64);
+        match version {
+            None => return Err("it names no version".to_owned()),
+            Some(version) if version != VERSION => return Ok(None),
+            Some(_) => {}
+        }
+        let rates: Rates = serde_json::from_value(document).map_err(|e| e.to_string())?;
+        let all = [
+            rates.copy_bytes_per_s,
+            rates.decode_bytes_per_s,
+            rates.prompt_macs_per_s,
+            rates.link_latency_us,
+            rates.link_bytes_per_s,
+        ];
+        // The planner divides by them.
+        if !all.iter().all(|rate| rate.is_finite() && *rate > 0.0) {
+            return Err("a rate in it is not above 0".to_owned());
+        }
+        Ok((rates.cpu == cpu).then_some(rates))
+    }
 }
 
 fn rates_path() -> Option<PathBuf> {
-    std::env::home_dir().map(|home| home.join(".cache").join("tandem").join("devices.json"))
+    std::env::home_dir()
+        .filter(|home| home.is_absolute())
+        .map(|home| home.join(".cache").join("tandem").join("devices.json"))
 }
 
 /// Rates measured earlier on this processor.
 pub(super) fn measured_rates() -> Option<Rates> {
     let path = rates_path()?;
-    let text = fs::read_to_string(&path).ok()?;
-    match serde_json::from_str::<Rates>(&text) {
-        Ok(rates) if rates.version == VERSION && rates.cpu == machine::cpu_name() => Some(rates),
-        Ok(_) => None,
-        Err(error) => {
-            tracing::warn!("{}: {error}; run `tandem devices --measure` again", path.display());
-            None
-        }
-    }
+    let read = match fs::read_to_string(&path) {
+        Ok(text) => Rates::parse(&text, &machine::cpu_name()),
+        // A home that is no folder holds no file either.
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    };
+    read.unwrap_or_else(|what| {
+        tracing::warn!("{}: {what}; rates are ignored, run `tandem devices --measure` again", path.display());
+        None
+    })
 }
 
-/// Runs the command.
+/// Runs the command. Rates that cannot be kept are shown before the error says so.
 pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
-    let rates = if args.measure { Some(measure_and_keep()?) } else { measured_rates() };
+    let (rates, kept) = if args.measure {
+        let rates = measure_all()?;
+        let kept = rates_path().context("no home folder to keep the rates in; set one for this user");
+        let kept = kept.and_then(|path| keep(&path, &rates));
+        (Some(rates), kept)
+    } else {
+        (measured_rates(), Ok(()))
+    };
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    report(&mut out, args.json, rates.as_ref())?;
+    out.flush()?;
+    kept
+}
+
+fn report(out: &mut dyn Write, is_json: bool, rates: Option<&Rates>) -> anyhow::Result<()> {
     let (cpu, cpus, memory) = (machine::cpu_name(), machine::allowed_cpus(), machine::available_bytes());
     let tiers: Vec<&str> = Tier::available().iter().map(|t| t.name()).collect();
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        let report = serde_json::json!({
+    if is_json {
+        let mut report = serde_json::json!({
             "cpu": { "name": cpu, "cpus": cpus, "available_bytes": memory, "tiers": tiers, "usable": true },
-            "cuda": { "usable": false, "reason": "this version has no CUDA backend" },
-            "rates": rates,
         });
+        for (kind, reason) in UNUSABLE {
+            report[kind] = serde_json::json!({ "usable": false, "reason": reason });
+        }
+        report["rates"] = serde_json::json!(rates);
         writeln!(out, "{report}")?;
         return Ok(());
     }
     writeln!(out, "cpu:N  virtual cards: {cpu}, {cpus} CPUs, {} available", format_bytes(memory))?;
     writeln!(out, "       instructions: {} (best last)", tiers.join(", "))?;
     match rates {
-        Some(r) => writeln!(
-            out,
-            "       measured: copy {:.1} GB/s, decode {:.1} GB/s, prompt {:.0} G multiply-adds/s, hand-off {:.1} us",
-            r.copy_bytes_per_s / 1e9,
-            r.decode_bytes_per_s / 1e9,
-            r.prompt_macs_per_s / 1e9,
-            r.link_latency_us
-        )?,
+        Some(r) => {
+            writeln!(
+                out,
+                "       measured ({}, one thread): copy {:.1} GB/s, decode {:.1} GB/s, prompt {:.0} G multiply-adds/s",
+                r.tier,
+                r.copy_bytes_per_s / 1e9,
+                r.decode_bytes_per_s / 1e9,
+                r.prompt_macs_per_s / 1e9,
+            )?;
+            let (us, rate) = (r.link_latency_us, r.link_bytes_per_s / 1e9);
+            writeln!(out, "       measured between two threads: hand-off {us:.2} us, {rate:.1} GB/s")?;
+        }
         None => {
-            writeln!(out, "       not measured: `tandem devices --measure` gives the planner real rates")?
+            writeln!(out, "       not measured: `tandem devices --measure` gives the planner real rates")?;
         }
     }
-    writeln!(out, "cuda   not usable: this version has no CUDA backend")?;
-    writeln!(out, "hip    not usable: this version has no HIP backend")?;
+    for (kind, reason) in UNUSABLE {
+        writeln!(out, "{kind:<6} not usable: {reason}")?;
+    }
     Ok(())
 }
 
-fn measure_and_keep() -> anyhow::Result<Rates> {
+/// Says what it measures on the error stream; Ctrl-C ends it between two measurements.
+fn measure_all() -> anyhow::Result<Rates> {
     let tier = Tier::detect();
-    let say = |what: &str| writeln!(std::io::stderr(), "measuring {what}");
-    say("memory copy")?;
+    let step = |number: usize, what: &str| {
+        if interrupt::happened() {
+            bail!("interrupted");
+        }
+        Ok(writeln!(std::io::stderr(), "measuring {number} of 5: {what}")?)
+    };
+    step(1, "memory copy")?;
     let copy_bytes_per_s = measure::copy_bytes_per_s();
-    say("decode")?;
+    step(2, "decode")?;
     let decode_bytes_per_s = measure::decode_bytes_per_s(tier);
-    say("prompt")?;
+    step(3, "prompt")?;
     let prompt_macs_per_s = measure::prompt_macs_per_s(tier);
-    say("hand-off")?;
-    let rates = Rates {
+    step(4, "hand-off between two threads")?;
+    let link_latency_us = link_latency_us(HAND_OFFS)?;
+    step(5, "rows between two threads")?;
+    let link_bytes_per_s = link_bytes_per_s(CHUNKS)?;
+    Ok(Rates {
         version: VERSION,
         cpu: machine::cpu_name(),
         tier: tier.name().to_owned(),
         copy_bytes_per_s,
         decode_bytes_per_s,
         prompt_macs_per_s,
-        link_latency_us: link_latency_us()?,
-    };
-    if let Some(path) = rates_path() {
-        let folder = path.parent().context("the file of rates has no folder")?;
-        fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
-        let part = path.with_extension("part");
-        fs::write(&part, serde_json::to_string_pretty(&rates)?)
-            .and_then(|()| fs::rename(&part, &path))
-            .with_context(|| format!("{}: cannot be written", path.display()))?;
-    }
-    Ok(rates)
+        link_latency_us,
+        link_bytes_per_s,
+    })
 }
 
-/// Half a round trip between two threads.
-fn link_latency_us() -> anyhow::Result<f64> {
-    let spec = |from, to| LinkSpec {
+/// Writes beside the file and renames: a reader sees the old rates or the new ones.
+fn keep(path: &Path, rates: &Rates) -> anyhow::Result<()> {
+    let folder = path.parent().context("the file of rates has no folder")?;
+    let advice = "the rates are not kept; make its folder writable";
+    fs::create_dir_all(folder).with_context(|| format!("{}: {advice}", path.display()))?;
+    // Two programs that measure at once write two files.
+    let part = path.with_extension(format!("{}.part", std::process::id()));
+    let text = serde_json::to_string_pretty(rates)?;
+    let written = fs::File::create(&part).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&part, path)
+    });
+    if written.is_err() {
+        // Of two errors the first tells more.
+        let _ = fs::remove_file(&part);
+    }
+    written.with_context(|| format!("{}: {advice}", path.display()))
+}
+
+fn local_link(from: u32, to: u32, rows_max: usize) -> LinkSpec {
+    LinkSpec {
         kind: LinkKind::Local,
         ends: LinkEnds { from: StageId(from), to: StageId(to) },
         slots: 2,
-        values_per_row: 576,
-        rows_max: 1,
-    };
-    let (mut there, mut there_end) = crate::transport::open(&spec(0, 1))?;
-    let (mut back, mut back_end) = crate::transport::open(&spec(1, 0))?;
-    let (cancel, limit) = (Cancel::new(), Duration::from_secs(30));
+        values_per_row: ROW_VALUES,
+        rows_max,
+    }
+}
+
+/// The longest that one hand-off may take before the measurement fails.
+const HAND_OFF_LIMIT: Duration = Duration::from_secs(30);
+
+/// Half a round trip of one row between two threads.
+fn link_latency_us(hand_offs: u64) -> anyhow::Result<f64> {
+    let (mut there, mut there_end) = crate::transport::open(&local_link(0, 1, 1))?;
+    let (mut back, mut back_end) = crate::transport::open(&local_link(1, 0, 1))?;
+    let cancel = Cancel::new();
     let patience = Patience::for_threads(2, machine::allowed_cpus());
-    let echo = {
-        let cancel = cancel.clone();
-        move || -> Result<(), crate::transport::LinkError> {
-            for i in 0..HAND_OFFS {
-                let wait = Wait::within(limit, patience, &cancel);
-                let values = there_end.take(BatchId(i), &wait)?.to_vec();
+    let wait = || Wait::within(HAND_OFF_LIMIT, patience, &cancel);
+    std::thread::scope(|scope| {
+        // Each side owns its ends: where one fails, dropping them wakes the other.
+        let echo = scope.spawn(move || -> Result<(), LinkError> {
+            for i in 0..hand_offs {
+                let values = there_end.take(BatchId(i), &wait())?;
+                back.slot(&wait())?.copy_from_slice(values);
                 there_end.release()?;
-                back.slot(&wait)?[..values.len()].copy_from_slice(&values);
-                back.post(BatchId(i), values.len())?;
+                back.post(BatchId(i), ROW_VALUES)?;
             }
             Ok(())
+        });
+        let turn = move || -> Result<f64, LinkError> {
+            let start = Instant::now();
+            for i in 0..hand_offs {
+                there.slot(&wait())?.fill(i as f32);
+                there.post(BatchId(i), ROW_VALUES)?;
+                back_end.take(BatchId(i), &wait())?;
+                back_end.release()?;
+            }
+            let us = start.elapsed().as_secs_f64() * 1e6 / (2 * hand_offs) as f64;
+            // This takes the ends into the closure's one call, so that a failed call drops them too.
+            drop((there, back_end));
+            Ok(us)
+        };
+        let us = turn();
+        echo.join().map_err(|_| anyhow::anyhow!("the echoing thread ended early"))??;
+        Ok(us?)
+    })
+}
+
+/// Bytes of rows a second from one thread's memory through a link to another thread that reads them all.
+fn link_bytes_per_s(chunks: u64) -> anyhow::Result<f64> {
+    let spec = local_link(0, 1, CHUNK_ROWS);
+    let (mut sender, mut receiver) = crate::transport::open(&spec)?;
+    let rows = vec![1.0f32; spec.slot_values()];
+    let cancel = Cancel::new();
+    let patience = Patience::for_threads(2, machine::allowed_cpus());
+    let wait = || Wait::within(HAND_OFF_LIMIT, patience, &cancel);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || -> Result<(), LinkError> {
+            let mut own = vec![0.0f32; spec.slot_values()];
+            for i in 0..chunks {
+                own.copy_from_slice(receiver.take(BatchId(i), &wait())?);
+                std::hint::black_box(&mut own);
+                receiver.release()?;
+            }
+            Ok(())
+        });
+        let start = Instant::now();
+        let write = move || -> Result<(), LinkError> {
+            for i in 0..chunks {
+                sender.slot(&wait())?.copy_from_slice(&rows);
+                sender.post(BatchId(i), rows.len())?;
+            }
+            // As above; an ended link still delivers what was posted.
+            drop(sender);
+            Ok(())
+        };
+        let written = write();
+        reader.join().map_err(|_| anyhow::anyhow!("the reading thread ended early"))??;
+        let seconds = start.elapsed().as_secs_f64();
+        written?;
+        Ok((chunks * spec.slot_bytes()) as f64 / seconds.max(1e-9))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates() -> Rates {
+        Rates {
+            version: VERSION,
+            cpu: "a processor".to_owned(),
+            tier: "plain".to_owned(),
+            copy_bytes_per_s: 1e10,
+            decode_bytes_per_s: 2e10,
+            prompt_macs_per_s: 3e11,
+            link_latency_us: 0.25,
+            link_bytes_per_s: 4e9,
         }
-    };
-    let echo = std::thread::spawn(echo);
-    let start = Instant::now();
-    for i in 0..HAND_OFFS {
-        let wait = Wait::within(limit, patience, &cancel);
-        there.slot(&wait)?.fill(i as f32);
-        there.post(BatchId(i), 576)?;
-        back_end.take(BatchId(i), &wait)?;
-        back_end.release()?;
     }
-    let us = start.elapsed().as_secs_f64() * 1e6 / (2 * HAND_OFFS) as f64;
-    echo.join().map_err(|_| anyhow::anyhow!("the echoing thread ended early"))??;
-    Ok(us)
+
+    fn text(change: impl FnOnce(&mut serde_json::Value)) -> String {
+        let mut document = serde_json::to_value(rates()).unwrap();
+        change(&mut document);
+        document.to_string()
+    }
+
+    #[test]
+    fn rates_are_read_as_they_were_written() {
+        assert_eq!(Rates::parse(&text(|_| ()), "a processor"), Ok(Some(rates())));
+    }
+
+    #[test]
+    fn rates_of_another_version_or_processor_are_ignored() {
+        assert_eq!(Rates::parse(&text(|_| ()), "another"), Ok(None));
+        assert_eq!(Rates::parse(r#"{"version": 1, "cpu": "a processor"}"#, "a processor"), Ok(None));
+    }
+
+    #[test]
+    fn damaged_rates_are_errors() {
+        let damaged = [
+            String::new(),
+            "[]".to_owned(),
+            text(|d| _ = d.as_object_mut().unwrap().remove("version")),
+            text(|d| _ = d.as_object_mut().unwrap().remove("link_bytes_per_s")),
+            text(|d| d["decode_bytes_per_s"] = 0.into()),
+            text(|d| d["prompt_macs_per_s"] = (-1).into()),
+            text(|d| d["copy_bytes_per_s"] = "fast".into()),
+        ];
+        for text in damaged {
+            assert!(Rates::parse(&text, "a processor").is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn kept_rates_replace_older_ones_and_leave_nothing_beside_them() {
+        let folder = std::env::temp_dir().join(format!("tandem-rates-{}", std::process::id()));
+        let path = folder.join("deep").join("devices.json");
+        for copy_bytes_per_s in [1e9, 2e9] {
+            let expected = Rates { copy_bytes_per_s, ..rates() };
+            keep(&path, &expected).unwrap();
+            let read = Rates::parse(&fs::read_to_string(&path).unwrap(), "a processor");
+            assert_eq!(read, Ok(Some(expected)));
+            assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        }
+        // A folder stands where the file belongs.
+        let blocked = folder.join("blocked.json");
+        fs::create_dir_all(blocked.join("inner")).unwrap();
+        assert!(format!("{:#}", keep(&blocked, &rates()).unwrap_err()).contains("blocked.json"));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn links_between_two_threads_are_measured() {
+        let (us, rate) = (link_latency_us(50).unwrap(), link_bytes_per_s(5).unwrap());
+        assert!(us.is_finite() && us > 0.0, "{us} us");
+        assert!(rate.is_finite() && rate > 1e6, "{rate} B/s");
+    }
 }

@@ -1,87 +1,162 @@
 //! `tandem inspect`: what a model file holds.
 //!
-//! Invariant: a file that cannot run here is shown all the same, with the reason.
+//! Invariants: a file that cannot run here is shown all the same, with the reason; nothing of a file reaches the
+//! terminal as a control character.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io::{BufWriter, Write};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::args::InspectArgs;
-use crate::gguf::File;
+use crate::gguf::{self, File, TensorInfo};
 use crate::model::arch;
 use crate::split::budget::format_bytes;
+use crate::text::Vocab;
+
+/// A line of the report: name, value as JSON; lines of a missing value are left out.
+type Fact = (&'static str, Option<Value>);
 
 /// Runs the command.
 pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let file = File::open(&args.model.model)?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    if args.json {
+        json_report(&mut out, &file, args.tensors)
+    } else {
+        text_report(&mut out, &file, args.tensors)
+    }?;
+    Ok(out.flush()?)
+}
+
+/// What the keys of a file say. A key of an unexpected type is shown as missing: the reason why the file cannot run
+/// names it.
+fn facts(file: &File) -> Vec<Fact> {
     let meta = file.metadata();
-    let mut types: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+    let architecture = file.architecture();
+    let text = |key: &str| match meta.get(key) {
+        Some(gguf::Value::String(s)) => Some(json!(s)),
+        _ => None,
+    };
+    // Some families write one number for each layer.
+    let number = |key: &str| {
+        let all = meta.u32s(&format!("{architecture}.{key}")).ok().flatten()?;
+        let first = all.first()?;
+        Some(if all.iter().all(|v| v == first) { json!(first) } else { json!(all) })
+    };
+    let count = |key: &str| number(key).filter(|v| *v != json!(0));
+    let yes_or_why = |error: Option<String>| json!(error.map_or("yes".to_owned(), |e| format!("no: {e}")));
+    let tokens = meta.get("tokenizer.ggml.tokens").and_then(gguf::Value::array_len);
+    let parameters: u64 = file.tensors().iter().map(elements).sum();
+    let files = meta.u32("split.count").ok().flatten().unwrap_or(0).max(1);
+    vec![
+        ("name", text("general.name")),
+        ("architecture", Some(json!(architecture))),
+        ("runs here", Some(yes_or_why(arch::program(file).err().map(|e| e.to_string())))),
+        ("files", Some(json!(files))),
+        ("parameters", Some(json!(parameters))),
+        ("layers", number("block_count")),
+        ("embedding", number("embedding_length")),
+        ("heads", number("attention.head_count")),
+        ("kv heads", number("attention.head_count_kv").or_else(|| number("attention.head_count"))),
+        ("context", number("context_length")),
+        ("experts", count("expert_count")),
+        ("experts used", count("expert_used_count")),
+        ("tokenizer", text("tokenizer.ggml.model")),
+        ("pre-tokenizer", text("tokenizer.ggml.pre")),
+        ("reads text", Some(yes_or_why(Vocab::from_metadata(meta).err().map(|e| e.to_string())))),
+        ("tokens", Some(json!(tokens.unwrap_or(0)))),
+        ("chat template", Some(json!(if text("tokenizer.chat_template").is_some() { "yes" } else { "no" }))),
+    ]
+}
+
+fn dims(t: &TensorInfo) -> &[u64] {
+    &t.dims[..t.n_dims]
+}
+
+/// The reader refuses tensors whose elements cannot be counted.
+fn elements(t: &TensorInfo) -> u64 {
+    dims(t).iter().product()
+}
+
+/// Tensors and bytes by type.
+fn types(file: &File) -> BTreeMap<&'static str, (usize, u64)> {
+    let mut types: BTreeMap<_, (usize, u64)> = BTreeMap::new();
     for t in file.tensors() {
         let (count, bytes) = types.entry(t.ty.name()).or_default();
         *count += 1;
         *bytes += t.byte_len;
     }
-    let architecture = file.architecture();
-    let number = |key: &str| meta.get(&format!("{architecture}.{key}")).and_then(|v| v.integer());
-    let support = match arch::program(&file) {
-        Ok(_) => "yes".to_owned(),
-        Err(error) => format!("no: {error}"),
-    };
-    let tokens = meta.strings("tokenizer.ggml.tokens")?.map_or(0, <[String]>::len);
-    let facts: Vec<(&str, Option<String>)> = vec![
-        ("name", meta.str("general.name")?.map(str::to_owned)),
-        ("architecture", Some(architecture.to_owned())),
-        ("runs here", Some(support)),
-        ("layers", number("block_count").map(|v| v.to_string())),
-        ("embedding", number("embedding_length").map(|v| v.to_string())),
-        ("context", number("context_length").map(|v| v.to_string())),
-        ("experts", number("expert_count").filter(|v| *v > 0).map(|v| v.to_string())),
-        ("experts used", number("expert_used_count").filter(|v| *v > 0).map(|v| v.to_string())),
-        ("tokenizer", meta.str("tokenizer.ggml.model")?.map(str::to_owned)),
-        ("pre-tokenizer", meta.str("tokenizer.ggml.pre")?.map(str::to_owned)),
-        ("tokens", Some(tokens.to_string())),
-        (
-            "chat template",
-            Some(if meta.get("tokenizer.chat_template").is_some() { "yes" } else { "no" }.to_owned()),
-        ),
-    ];
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        let facts: serde_json::Map<_, _> = facts
-            .iter()
-            .filter_map(|(k, v)| v.clone().map(|v| (k.replace([' ', '-'], "_"), json!(v))))
-            .collect();
-        let types: Vec<_> =
-            types.iter().map(|(ty, (n, b))| json!({"type": ty, "tensors": n, "bytes": b})).collect();
-        let mut report = json!({
-            "file": file.path().display().to_string(),
-            "bytes": file.file_bytes(),
-            "facts": facts,
-            "types": types,
-        });
-        if args.tensors {
-            let one = |t: &crate::gguf::TensorInfo| json!({"name": t.name, "type": t.ty, "dims": t.dims[..t.n_dims], "bytes": t.byte_len});
-            report["tensors"] = file.tensors().iter().map(one).collect();
-        }
-        writeln!(out, "{report}")?;
-        return Ok(());
+    types
+}
+
+fn json_report(out: &mut dyn Write, file: &File, lists_tensors: bool) -> anyhow::Result<()> {
+    let facts: serde_json::Map<_, _> = facts(file)
+        .into_iter()
+        .filter_map(|(name, value)| value.map(|value| (name.replace([' ', '-'], "_"), value)))
+        .collect();
+    let types: Vec<_> = types(file)
+        .into_iter()
+        .map(|(ty, (tensors, bytes))| json!({"type": ty, "tensors": tensors, "bytes": bytes}))
+        .collect();
+    let mut report = json!({
+        "file": file.path().display().to_string(),
+        "bytes": file.file_bytes(),
+        "facts": facts,
+        "types": types,
+    });
+    if lists_tensors {
+        let one = |t: &TensorInfo| json!({"name": t.name, "type": t.ty.name(), "dims": dims(t), "bytes": t.byte_len});
+        report["tensors"] = file.tensors().iter().map(one).collect();
     }
+    Ok(writeln!(out, "{report}")?)
+}
+
+fn text_report(out: &mut dyn Write, file: &File, lists_tensors: bool) -> anyhow::Result<()> {
     writeln!(out, "{} ({})", file.path().display(), format_bytes(file.file_bytes()))?;
-    for (key, value) in facts {
-        if let Some(value) = value {
-            writeln!(out, "  {key:<14} {value}")?;
+    for (name, value) in facts(file) {
+        match value {
+            Some(Value::String(text)) => writeln!(out, "  {name:<14} {}", printable(&text))?,
+            Some(value) => writeln!(out, "  {name:<14} {value}")?,
+            None => {}
         }
     }
     writeln!(out, "  {} tensors", file.tensors().len())?;
-    for (ty, (count, bytes)) in types {
+    for (ty, (count, bytes)) in types(file) {
         writeln!(out, "  {ty:>8} {count:>6} tensors {:>10}", format_bytes(bytes))?;
     }
-    if args.tensors {
+    if lists_tensors {
         for t in file.tensors() {
-            let dims: Vec<String> = t.dims[..t.n_dims].iter().map(u64::to_string).collect();
-            writeln!(out, "  {:>8} {:>24} {}", t.ty.name(), format!("{{{}}}", dims.join(", ")), t.name)?;
+            let dims: Vec<String> = dims(t).iter().map(u64::to_string).collect();
+            let dims = format!("{{{}}}", dims.join(", "));
+            let bytes = format_bytes(t.byte_len);
+            writeln!(out, "  {:>8} {dims:>24} {bytes:>10} {}", t.ty.name(), printable(&t.name))?;
         }
     }
     Ok(())
+}
+
+/// Control characters as escapes: a file from anywhere does not move the cursor.
+fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_of_a_file_are_escaped_and_other_text_is_not() {
+        for (text, expected) in [
+            ("Qwen3 \"30B\" ü 模型", "Qwen3 \"30B\" ü 模型"),
+            ("a\x1b[2Jb\nc", "a\\u{1b}[2Jb\\nc"),
+            ("\u{9b}31m", "\\u{9b}31m"),
+        ] {
+            assert_eq!(printable(text), expected);
+        }
+    }
 }

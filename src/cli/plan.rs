@@ -2,7 +2,7 @@
 //!
 //! Invariant: no tensor is read.
 
-use std::io::Write as _;
+use std::io::{BufWriter, Write as _};
 
 use super::args::PlanArgs;
 use super::load::Prepared;
@@ -14,13 +14,13 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let p = Prepared::new(&args.split, args.sequences.sequences)?;
     match open::plan(&p.model, &p.choice, &p.split, p.activations) {
         Ok(plan) => {
-            let mut out = std::io::stdout().lock();
+            let mut out = BufWriter::new(std::io::stdout().lock());
             if args.json {
                 writeln!(out, "{}", serde_json::to_string_pretty(&plan)?)?;
             } else {
                 writeln!(out, "{}", plan.to_string().trim_end())?;
             }
-            Ok(())
+            Ok(out.flush()?)
         }
         Err(SplitError::NoFit(refusal)) => {
             writeln!(std::io::stderr(), "{}", refusal.itemised().to_string().trim_end())?;

@@ -2,7 +2,9 @@
 //!
 //! Invariant: the ids are those that `generate` reads for the same text and the same choices.
 
-use std::io::Write as _;
+use std::io::{BufWriter, Write as _};
+
+use anyhow::Context as _;
 
 use super::args::TokenizeArgs;
 use crate::gguf::File;
@@ -11,18 +13,20 @@ use crate::text::{AddSpecial, ParseSpecial, SpecialText, Tokenizer, Vocab};
 /// Runs the command.
 pub(super) fn run(args: &TokenizeArgs) -> anyhow::Result<()> {
     let file = File::open(&args.model.model)?;
-    let vocab = Vocab::from_metadata(file.metadata())?;
+    let place = || file.path().display().to_string();
+    let vocab = Vocab::from_metadata(file.metadata()).with_context(place)?;
     let parse = if args.parse_special { ParseSpecial::AsTokens } else { ParseSpecial::AsText };
     let add = if args.add_special { AddSpecial::Always } else { AddSpecial::No };
-    let ids = Tokenizer::new(&vocab)?.encode(&args.text, parse, add)?;
-    let mut out = std::io::stdout().lock();
+    let tokenizer = Tokenizer::new(&vocab).with_context(place)?;
+    let ids = tokenizer.encode(&args.text, parse, add).with_context(place)?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&ids)?)?;
-        return Ok(());
+    } else {
+        for id in ids {
+            let bytes = vocab.token_bytes(id, SpecialText::Shown)?;
+            writeln!(out, "{id:>8}  {:?}", String::from_utf8_lossy(&bytes))?;
+        }
     }
-    for id in ids {
-        let bytes = vocab.token_bytes(id, SpecialText::Shown)?;
-        writeln!(out, "{id:>8}  {:?}", String::from_utf8_lossy(&bytes))?;
-    }
-    Ok(())
+    Ok(out.flush()?)
 }

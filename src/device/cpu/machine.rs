@@ -9,10 +9,24 @@ use std::path::Path;
 /// Taken for the memory of a system that tells nothing.
 const UNKNOWN_BYTES: u64 = 4 << 30;
 
+/// Taken for the largest cache of a system that tells nothing.
+const UNKNOWN_CACHE_BYTES: u64 = 32 << 20;
+
 /// Memory that can be used without swapping: what the system says, or what the tightest control group leaves.
+/// 4 GiB where neither says anything.
 pub fn available_bytes() -> u64 {
     let system = field_kib("/proc/meminfo", "MemAvailable:").map_or(UNKNOWN_BYTES, |kib| kib * 1024);
-    system.min(group_left_bytes().unwrap_or(u64::MAX))
+    let root = Path::new("/sys/fs/cgroup");
+    let own = fs::read_to_string("/proc/self/cgroup").ok();
+    let group = own.and_then(|text| group_left_bytes(root, &text));
+    system.min(group.unwrap_or(u64::MAX))
+}
+
+/// The largest cache of the first CPU; 32 MiB where the system does not say.
+pub fn largest_cache_bytes() -> u64 {
+    let folder = Path::new("/sys/devices/system/cpu/cpu0/cache");
+    let size = |i: u32| fs::read_to_string(folder.join(format!("index{i}/size"))).ok();
+    (0..).map_while(size).filter_map(|text| cache_bytes(&text)).max().unwrap_or(UNKNOWN_CACHE_BYTES)
 }
 
 /// CPUs on which this process may run.
@@ -39,23 +53,24 @@ fn field_kib(path: &str, key: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
+/// `32768K`, as the system writes sizes of caches.
+fn cache_bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (digits, unit) = match text.strip_suffix('K') {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix('M').map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
 /// The least that a control group (version 2) of this process, or one above it, still allows: its limit less what is
-/// in use, where file pages that can be dropped do not count.
-fn group_left_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = text.lines().find_map(|l| l.strip_prefix("0::"))?;
-    let root = Path::new("/sys/fs/cgroup");
-    let mut group = root.join(own.trim_start_matches('/'));
-    let mut least = None;
-    while group.starts_with(root) {
-        if let Some(left) = left_in(&group) {
-            least = Some(least.map_or(left, |l: u64| l.min(left)));
-        }
-        if !group.pop() {
-            break;
-        }
-    }
-    least
+/// in use, where file pages that can be dropped do not count. `own` is the text of `/proc/self/cgroup`; `None`: there
+/// is no limit.
+fn group_left_bytes(root: &Path, own: &str) -> Option<u64> {
+    let own = own.lines().find_map(|l| l.strip_prefix("0::"))?;
+    let group = root.join(own.trim_start_matches('/'));
+    // A group that this mount does not show has no file to read; those above it may.
+    group.ancestors().take_while(|g| g.starts_with(root)).filter_map(left_in).min()
 }
 
 fn left_in(group: &Path) -> Option<u64> {
@@ -81,5 +96,67 @@ mod tests {
             assert!(peak_rss_bytes().is_some_and(|b| b > 1 << 20));
         }
         assert!(!cpu_name().is_empty());
+        assert!(largest_cache_bytes() >= 1 << 10);
+    }
+
+    #[test]
+    fn sizes_of_caches_are_read_as_the_system_writes_them() {
+        for (text, expected) in [
+            ("32K\n", Some(32 << 10)),
+            ("32768K\n", Some(32 << 20)),
+            ("256M", Some(256 << 20)),
+            ("64", Some(64)),
+            ("", None),
+            ("many", None),
+            ("18446744073709551615K", None),
+        ] {
+            assert_eq!(cache_bytes(text), expected, "{text:?}");
+        }
+    }
+
+    /// Groups below a folder of this test's own: path, limit, in use, of that file pages that can be dropped.
+    fn groups(name: &str, groups: &[(&str, &str, u64, u64)]) -> std::path::PathBuf {
+        let root = std::env::temp_dir().join(format!("tandem-groups-{}-{name}", std::process::id()));
+        for (path, limit, used, inactive) in groups {
+            let group = root.join(path);
+            fs::create_dir_all(&group).unwrap();
+            fs::write(group.join("memory.max"), format!("{limit}\n")).unwrap();
+            fs::write(group.join("memory.current"), format!("{used}\n")).unwrap();
+            let stat = format!("anon 7\nactive_file 9\ninactive_file {inactive}\n");
+            fs::write(group.join("memory.stat"), stat).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_tightest_group_on_the_way_to_the_root_counts() {
+        let all: [(&str, &str, u64, u64); 4] = [
+            ("a", "1000", 700, 100),
+            ("a/b", "max", 600, 0),
+            ("a/b/c", "5000", 500, 0),
+            ("other", "10", 10, 0),
+        ];
+        let root = groups("tightest", &all);
+        for (own, expected) in [
+            ("0::/a/b/c\n", Some(400)),
+            ("4:memory:/other\n0::/a/b\n", Some(400)),
+            ("0::/a/b/c/not/mounted\n", Some(400)),
+            ("0::/other\n", Some(0)),
+            ("0::/\n", None),
+            ("4:memory:/a\n", None),
+            ("", None),
+        ] {
+            assert_eq!(group_left_bytes(&root, own), expected, "{own:?}");
+        }
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_group_over_its_limit_leaves_nothing() {
+        let all: [(&str, &str, u64, u64); 2] = [("over", "100", 900, 50), ("clean", "100", 90, 200)];
+        let root = groups("over", &all);
+        assert_eq!(group_left_bytes(&root, "0::/over"), Some(0));
+        assert_eq!(group_left_bytes(&root, "0::/clean"), Some(100));
+        fs::remove_dir_all(root).unwrap();
     }
 }

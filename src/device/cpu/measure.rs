@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::columns::ColumnsMut;
 use super::image::{Finite, ImageShape, Images, quantise_row};
+use super::machine;
 use super::pack::{Matrix, TILE_ROWS, packed_bytes};
 use super::simd::products::{Finish, Rows, product};
 use super::simd::tier::Tier;
@@ -14,22 +15,30 @@ use crate::gguf::TensorType;
 use crate::model::facts::Activations;
 use crate::model::footprint::image_of;
 
-/// Larger than the caches of most processors.
-const STREAM_BYTES: usize = 128 << 20;
+/// The least and the most bytes that are streamed.
+const STREAM_BYTES: std::ops::RangeInclusive<u64> = 128 << 20..=2 << 30;
 
 /// K of the products measured.
 const COLS: usize = 2048;
 
 /// Rows of a prompt.
-const PROMPT_ROWS: usize = 256;
+const PROMPT_ROWS: usize = 512;
 
 const RUNS: usize = 3;
 
+/// Bytes of a buffer that comes from memory each time it is read: four times the largest cache, within
+/// [`STREAM_BYTES`], and never more than an eighth of what is available.
+fn stream_bytes() -> usize {
+    let wanted = (4 * machine::largest_cache_bytes()).clamp(*STREAM_BYTES.start(), *STREAM_BYTES.end());
+    wanted.min(machine::available_bytes() / 8) as usize
+}
+
 /// Bytes a second of a plain copy of memory, read and write counted once.
 pub fn copy_bytes_per_s() -> f64 {
-    let from = vec![1u8; STREAM_BYTES];
-    let mut to = vec![0u8; STREAM_BYTES];
-    best(STREAM_BYTES as f64, || {
+    let bytes = stream_bytes();
+    let from = vec![1u8; bytes];
+    let mut to = vec![0u8; bytes];
+    best(bytes as f64, || {
         to.copy_from_slice(&from);
         std::hint::black_box(&mut to);
     })
@@ -37,11 +46,12 @@ pub fn copy_bytes_per_s() -> f64 {
 
 /// Weight bytes a second of decode rows on Q4_0 matrices.
 pub fn decode_bytes_per_s(tier: Tier) -> f64 {
-    let rows = STREAM_BYTES / TensorType::Q4_0.row_bytes(COLS) / TILE_ROWS * TILE_ROWS;
+    let tiles = stream_bytes() / TensorType::Q4_0.row_bytes(COLS) / TILE_ROWS;
+    let rows = tiles.max(1) * TILE_ROWS;
     rate(tier, rows, 1) * TensorType::Q4_0.row_bytes(COLS) as f64 / COLS as f64
 }
 
-/// Multiply-adds a second of prompt rows on a Q4_0 matrix.
+/// Multiply-adds a second of 512 prompt rows on a Q4_0 matrix.
 pub fn prompt_macs_per_s(tier: Tier) -> f64 {
     rate(tier, 1024, PROMPT_ROWS)
 }
@@ -49,7 +59,7 @@ pub fn prompt_macs_per_s(tier: Tier) -> f64 {
 /// Multiply-adds a second of a `rows` x [`COLS`] matrix with `n` activation rows.
 fn rate(tier: Tier, rows: usize, n: usize) -> f64 {
     let ty = TensorType::Q4_0;
-    // Any bytes are codes; a scale of 2^-15 in every place keeps sums finite.
+    // Any bytes are codes, and 0x0202 as a scale is below 2^-14, which keeps sums finite.
     let packed = vec![0x02u8; packed_bytes(ty, rows, COLS)];
     let matrix = Matrix::new(ty, rows, COLS, &packed);
     let kind = image_of(ty, Activations::Int8).expect("invariant: Q4_0 is quantised");
