@@ -59,7 +59,9 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
 fn tokens(args: &BenchArgs, vocab: usize) -> anyhow::Result<Vec<u32>> {
     let needed = args.depth + args.pp + args.tg;
     let Some(path) = &args.tokens_file else {
-        let hash = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let hash = |i: u64| {
+            i.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        };
         return Ok((1..=needed as u64).map(|i| ((hash(i) >> 32) % vocab as u64) as u32).collect());
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("--tokens-file {}", path.display()))?;
@@ -92,7 +94,8 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
         interrupt::ends(handle.canceller());
         handles.push(handle);
     }
-    let (mut first, mut last_argmax, mut ends): (Vec<f64>, _, Vec<(f64, Counters)>) = (Vec::new(), None, Vec::new());
+    let (mut first, mut last_argmax, mut ends): (Vec<f64>, _, Vec<(f64, Counters)>) =
+        (Vec::new(), None, Vec::new());
     for mut handle in handles {
         let mut has_token = false;
         while let Some(event) = handle.next_event() {
@@ -106,7 +109,9 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
                 }
                 RequestEvent::Finished { finish: Finish::Failed(error), .. } => return Err(error.into()),
                 RequestEvent::Finished { finish: Finish::Cancelled, .. } => bail!("interrupted"),
-                RequestEvent::Finished { counters, .. } => ends.push((start.elapsed().as_secs_f64(), counters)),
+                RequestEvent::Finished { counters, .. } => {
+                    ends.push((start.elapsed().as_secs_f64(), counters))
+                }
                 RequestEvent::Prompt { .. } | RequestEvent::Logits { .. } => {}
             }
         }
@@ -177,7 +182,8 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
         return Ok(());
     }
     let spread = |runs: Vec<f64>| {
-        let (low, high) = (runs.iter().copied().fold(f64::MAX, f64::min), runs.iter().copied().fold(0.0, f64::max));
+        let (low, high) =
+            (runs.iter().copied().fold(f64::MAX, f64::min), runs.iter().copied().fold(0.0, f64::max));
         format!("{:.1} tok/s (of {}, {low:.1} to {high:.1})", median(runs.iter().copied()), runs.len())
     };
     write!(out, "{}", opened.plan)?;

@@ -1,4 +1,6 @@
 //! `tandem detokenize`: token ids to the bytes of their text.
+//!
+//! Invariant: bytes go out as they are, also where they are no whole characters.
 
 use std::io::Write as _;
 

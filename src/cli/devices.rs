@@ -84,7 +84,9 @@ pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
             r.prompt_macs_per_s / 1e9,
             r.link_latency_us
         )?,
-        None => writeln!(out, "       not measured: `tandem devices --measure` gives the planner real rates")?,
+        None => {
+            writeln!(out, "       not measured: `tandem devices --measure` gives the planner real rates")?
+        }
     }
     writeln!(out, "cuda   not usable: this version has no CUDA backend")?;
     writeln!(out, "hip    not usable: this version has no HIP backend")?;

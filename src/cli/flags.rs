@@ -54,5 +54,9 @@ fn row(arg: &Arg) -> String {
         .map(|v| format!("`{}`", v.to_string_lossy()))
         .collect();
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-    format!("| {flag} | {value} | {} | {} |", defaults.join(", "), help.replace('\n', " ").replace('|', "\\|"))
+    format!(
+        "| {flag} | {value} | {} | {} |",
+        defaults.join(", "),
+        help.replace('\n', " ").replace('|', "\\|")
+    )
 }

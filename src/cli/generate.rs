@@ -17,12 +17,14 @@ use crate::engine::request::{Counters, Finish, Request, RequestEvent};
 use crate::engine::sample::SamplingOptions;
 use crate::split::budget::format_bytes;
 use crate::text::{
-    AddSpecial, ChatInput, ChatTemplate, Detokenizer, ParseSpecial, SpecialText, StopStrings, Tokenizer, Vocab,
-    replace_bad_utf8,
+    AddSpecial, ChatInput, ChatTemplate, Detokenizer, ParseSpecial, SpecialText, StopStrings, Tokenizer,
+    Vocab, replace_bad_utf8,
 };
 
-/// Reads well with the model that ships in the repository.
-const PROMPT: &str = "The `Vec` type is a contiguous growable array. Its elements are";
+/// Built-in prompts that read well with the model that ships in the repository: a question for models with a chat
+/// template, a text to continue for others.
+const QUESTION: &str = "What does `Vec::push` do?";
+const TEXT: &str = "# Error handling\n\nWhen an error occurs,";
 
 /// Runs the command.
 pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
@@ -32,18 +34,24 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     if prompt.tokens.is_empty() {
         bail!("the prompt is empty; give --prompt, --prompt-file or text on standard input");
     }
-    let plan = prepared.plan()?;
-    if !args.json {
-        write!(std::io::stderr(), "{plan}")?;
-    }
-    let opened = prepared.open(plan)?;
     let request = Request {
         prompt: prompt.tokens.clone(),
         tokens_max: args.max_tokens,
         sampling: sampling(args),
-        end_tokens: if args.ignore_eos { Vec::new() } else { vocab.end_of_generation.iter().copied().collect() },
+        end_tokens: if args.ignore_eos {
+            Vec::new()
+        } else {
+            vocab.end_of_generation.iter().copied().collect()
+        },
         ..Request::default()
     };
+    // Before a large model is loaded for nothing.
+    request.check(&prepared.options)?;
+    let plan = prepared.plan()?;
+    if !args.json {
+        writeln!(std::io::stderr(), "{}\n", plan.to_string().trim_end())?;
+    }
+    let opened = prepared.open(plan)?;
     let mut answer = Answer::new(&vocab, args, &prompt)?;
     let mut handle = opened.engine.submit(request)?;
     interrupt::ends(handle.canceller());
@@ -87,9 +95,12 @@ fn prompt_ids(args: &GenerateArgs, vocab: &Vocab) -> anyhow::Result<Prompt> {
     if let Some(tokens) = &args.prompt_tokens {
         return Ok(Prompt { tokens: tokens.clone(), shown: None });
     }
-    let text = prompt_text(args)?;
+    let given = prompt_text(args)?;
+    let is_chat = args.chat || given.is_none() && vocab.chat_template.is_some();
+    let shown = given.is_none().then(|| format!("{QUESTION}\n\n"));
+    let text = given.unwrap_or_else(|| if is_chat { QUESTION } else { TEXT }.to_owned());
     let tokenizer = Tokenizer::new(vocab)?;
-    if !args.chat {
+    if !is_chat {
         let tokens = tokenizer.encode(&text, ParseSpecial::AsTokens, AddSpecial::UnlessWritten)?;
         return Ok(Prompt { tokens, shown: Some(text) });
     }
@@ -112,12 +123,13 @@ fn prompt_ids(args: &GenerateArgs, vocab: &Vocab) -> anyhow::Result<Prompt> {
     };
     let rendered = ChatTemplate::new(source)?.render(&input)?;
     let tokens = tokenizer.encode(&rendered, ParseSpecial::AsTokens, AddSpecial::UnlessWritten)?;
-    Ok(Prompt { tokens, shown: None })
+    Ok(Prompt { tokens, shown })
 }
 
-fn prompt_text(args: &GenerateArgs) -> anyhow::Result<String> {
+/// The user's prompt; `None` where a built-in one serves.
+fn prompt_text(args: &GenerateArgs) -> anyhow::Result<Option<String>> {
     if let Some(text) = &args.prompt {
-        return Ok(text.clone());
+        return Ok(Some(text.clone()));
     }
     let read = |bytes: Vec<u8>, what: &str| {
         let text = replace_bad_utf8(&bytes).into_owned();
@@ -129,18 +141,18 @@ fn prompt_text(args: &GenerateArgs) -> anyhow::Result<String> {
     match args.prompt_file.as_deref() {
         Some(path) if path != Path::new("-") => {
             let bytes = std::fs::read(path).with_context(|| format!("--prompt-file {}", path.display()))?;
-            return Ok(read(bytes, "the prompt file"));
+            return Ok(Some(read(bytes, "the prompt file")));
         }
-        None if std::io::stdin().is_terminal() => return Ok(PROMPT.to_owned()),
+        None if std::io::stdin().is_terminal() => return Ok(None),
         _ => {}
     }
     let mut bytes = Vec::new();
     std::io::stdin().lock().read_to_end(&mut bytes).context("standard input cannot be read")?;
     if bytes.is_empty() && args.prompt_file.is_none() {
         // Nobody types and nothing comes, as under a job runner.
-        return Ok(PROMPT.to_owned());
+        return Ok(None);
     }
-    Ok(read(bytes, "standard input"))
+    Ok(Some(read(bytes, "standard input")))
 }
 
 /// The answer as it grows.

@@ -1,4 +1,6 @@
 //! `tandem inspect`: what a model file holds.
+//!
+//! Invariant: a file that cannot run here is shown all the same, with the reason.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -46,8 +48,10 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     ];
     let mut out = std::io::stdout().lock();
     if args.json {
-        let facts: serde_json::Map<_, _> =
-            facts.iter().filter_map(|(k, v)| v.clone().map(|v| (k.replace([' ', '-'], "_"), json!(v)))).collect();
+        let facts: serde_json::Map<_, _> = facts
+            .iter()
+            .filter_map(|(k, v)| v.clone().map(|v| (k.replace([' ', '-'], "_"), json!(v))))
+            .collect();
         let types: Vec<_> =
             types.iter().map(|(ty, (n, b))| json!({"type": ty, "tensors": n, "bytes": b})).collect();
         let mut report = json!({
@@ -57,9 +61,7 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
             "types": types,
         });
         if args.tensors {
-            let one = |t: &crate::gguf::TensorInfo| {
-                json!({"name": t.name, "type": t.ty, "dims": t.dims[..t.n_dims], "bytes": t.byte_len})
-            };
+            let one = |t: &crate::gguf::TensorInfo| json!({"name": t.name, "type": t.ty, "dims": t.dims[..t.n_dims], "bytes": t.byte_len});
             report["tensors"] = file.tensors().iter().map(one).collect();
         }
         writeln!(out, "{report}")?;

@@ -125,7 +125,8 @@ fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
     let memory = match &args.card_memory {
         None => vec![machine::available_bytes() / count as u64; count],
         Some(text) => {
-            let list: Result<Vec<u64>, _> = text.split(',').map(|t| parse_bytes("--card-memory", t)).collect();
+            let list: Result<Vec<u64>, _> =
+                text.split(',').map(|t| parse_bytes("--card-memory", t)).collect();
             match list?.as_slice() {
                 [one] => vec![*one; count],
                 list if list.len() == count => list.to_vec(),

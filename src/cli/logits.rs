@@ -1,4 +1,6 @@
 //! `tandem logits`: the logits of given tokens, all rows, as a .npy file.
+//!
+//! Invariant: rows are written as they come; a run that ends early leaves no file.
 
 use anyhow::bail;
 
@@ -19,8 +21,9 @@ pub(super) fn run(args: &LogitsArgs) -> anyhow::Result<()> {
         context_min: args.tokens.len(),
     };
     let prepared = Prepared::with(&args.split, wanted)?;
-    let opened = prepared.open(prepared.plan()?)?;
     let request = Request { prompt: args.tokens.clone(), logits: LogitsWanted::All, ..Request::default() };
+    request.check(&prepared.options)?;
+    let opened = prepared.open(prepared.plan()?)?;
     let mut handle = opened.engine.submit(request)?;
     interrupt::ends(handle.canceller());
     let vocab = prepared.model.program.facts.vocab;

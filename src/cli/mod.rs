@@ -69,9 +69,9 @@ fn start_log() {
     use tracing_subscriber::layer::SubscriberExt as _;
     use tracing_subscriber::util::SubscriberInitExt as _;
     let named = std::env::var("RUST_LOG").ok().and_then(|v| v.parse().ok());
-    let levels = named.unwrap_or_else(|| {
-        tracing_subscriber::filter::Targets::new().with_default(tracing::Level::WARN)
-    });
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).without_time().with_target(false);
+    let levels = named
+        .unwrap_or_else(|| tracing_subscriber::filter::Targets::new().with_default(tracing::Level::WARN));
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).without_time().with_target(false);
     tracing_subscriber::registry().with(lines).with(levels).init();
 }

@@ -23,7 +23,8 @@ impl NpyWriter {
         let mut name = path.as_os_str().to_owned();
         name.push(".part");
         let part = PathBuf::from(name);
-        let file = File::create(&part).with_context(|| format!("--out {}: cannot be written", path.display()))?;
+        let file =
+            File::create(&part).with_context(|| format!("--out {}: cannot be written", path.display()))?;
         let mut out = BufWriter::new(file);
         let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
         // Magic, version, length: 10 bytes; the data begin at a multiple of 64.

@@ -1,4 +1,6 @@
 //! `tandem plan`: which card would run which layers, with every byte, without loading.
+//!
+//! Invariant: no tensor is read.
 
 use std::io::Write as _;
 

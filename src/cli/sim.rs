@@ -1,4 +1,6 @@
 //! `tandem sim`: the engine's machines under a seeded scheduler with virtual time and faults.
+//!
+//! Invariant: a seed gives one schedule, on every machine.
 
 use std::io::Write as _;
 

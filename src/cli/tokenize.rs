@@ -1,4 +1,6 @@
 //! `tandem tokenize`: text to token ids.
+//!
+//! Invariant: the ids are those that `generate` reads for the same text and the same choices.
 
 use std::io::Write as _;
 

@@ -103,7 +103,12 @@ pub struct Opened {
 }
 
 /// Plans without loading.
-pub fn plan(model: &Model, choice: &CardChoice, split: &SplitOptions, a: Activations) -> Result<Plan, SplitError> {
+pub fn plan(
+    model: &Model,
+    choice: &CardChoice,
+    split: &SplitOptions,
+    a: Activations,
+) -> Result<Plan, SplitError> {
     planner::plan(&model.footprint(a), &choice.cards, &choice.links, split)
 }
 

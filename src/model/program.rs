@@ -4,7 +4,7 @@
 //! `Append` and `Attend` see other rows, through the state. Families (`arch/`) compose these ops; a new op enters
 //! only with new mathematics, and never changes the ones here.
 //!
-//! Invariants, checked by [`Program::check`]: every id is in range, every view lies inside its row, widths agree,
+//! Invariants, checked by `Program::check`: every id is in range, every view lies inside its row, widths agree,
 //! a state belongs to one layer, and between layers only the residual row is alive.
 //! Does not know: devices, files, batches, splits.
 

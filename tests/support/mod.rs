@@ -1,4 +1,5 @@
 //! Whole models on virtual cards without an engine: stages one after another, pages handed out in order.
+#![allow(clippy::unwrap_used, reason = "a test that cannot read its data has failed")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};

@@ -14,7 +14,7 @@ pub const ARROWS: [(&str, &[&str]); 8] = [
     ("device", &["model", "gguf"]),
     ("transport", &["device", "model"]),
     ("cache", &["device", "split", "model"]),
-    ("engine", &["cache", "transport", "device", "split", "model"]),
+    ("engine", &["cache", "transport", "device", "split", "model", "gguf"]),
 ];
 
 /// Where unsafe code may stand: files, or folders with a slash at the end.

@@ -58,7 +58,7 @@ impl Source {
             let after = self.code[at + word.len()..].chars().next();
             let starts_name = word.starts_with(is_name);
             let ends_name = word.ends_with(is_name);
-            !(starts_name && before.is_some_and(is_name)) && !(ends_name && after.is_some_and(is_name))
+            !(starts_name && before.is_some_and(is_name) || ends_name && after.is_some_and(is_name))
         })
     }
 

@@ -66,8 +66,10 @@ impl Card for CpuCard {
         let card = self.facts.id;
         let steps = lower::lower(stage, settings.activations)
             .map_err(|what| CardError::Unsupported { card, what: format!("virtual cards: {what}") })?;
-        let mut team = Team::new(&self.settings.team)
-            .map_err(|e| CardError::Unsupported { card, what: format!("no compute thread could start: {e}") })?;
+        let mut team = Team::new(&self.settings.team).map_err(|e| CardError::Unsupported {
+            card,
+            what: format!("no compute thread could start: {e}"),
+        })?;
         let states: Vec<_> =
             stage.program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();
         let ledger = &mut self.ledger;

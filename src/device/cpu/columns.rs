@@ -71,7 +71,10 @@ impl<'a> ColumnsMut<'a> {
         let whole = ColumnsMut::cut(data, stride, None, 1, Cut::Tiles);
         let one = |(span, parts): &(Range<usize>, usize)| {
             assert!(
-                free <= span.start && span.start <= span.end && span.end <= stride && (1..=PARTS_MAX).contains(parts),
+                free <= span.start
+                    && span.start <= span.end
+                    && span.end <= stride
+                    && (1..=PARTS_MAX).contains(parts),
                 "columns: span {span:?} of rows of {stride} values, free from {free}, in {parts} parts"
             );
             free = span.end;
@@ -91,7 +94,12 @@ impl<'a> ColumnsMut<'a> {
     ///
     /// # Panics
     /// As [`ColumnsMut::banded`]; and if `edges` fall or end behind the row.
-    pub fn banded_at(data: &'a mut [f32], width: usize, starts: &'a [usize], edges: &'a [usize]) -> ColumnsMut<'a> {
+    pub fn banded_at(
+        data: &'a mut [f32],
+        width: usize,
+        starts: &'a [usize],
+        edges: &'a [usize],
+    ) -> ColumnsMut<'a> {
         assert!(edges.is_sorted() && edges.last().is_some_and(|&e| e <= width), "columns: edges {edges:?}");
         ColumnsMut::cut(data, width, Some(starts), edges.len() - 1, Cut::Edges(edges))
     }

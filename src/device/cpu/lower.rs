@@ -11,8 +11,9 @@ use crate::model::facts::{Activations, StageProgram};
 use crate::model::footprint::{ImageKind, image_of};
 use crate::model::program::{ChoiceId, Op, Product, Program, RopeId, StateDeclId, View, WeightId};
 
-/// Work on one row that needs no other row.
+/// Work on one row that needs no other row; the fields are those of the [`Op`] of the same name.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the fields are documented at `Op`")]
 pub enum RowOp {
     /// See [`Op::Embed`].
     Embed { table: WeightId, out: View },
@@ -60,6 +61,7 @@ pub struct Mixture {
 
 /// Work of the team between two barriers (the experts: a few).
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the fields are documented at `Op`")]
 pub enum Step {
     /// Row by row.
     Rows(Vec<RowOp>),
@@ -166,7 +168,9 @@ impl Lowering<'_> {
             Op::Attend { q, state, scale, out } => {
                 let heads = match self.program.states[state.0].kind {
                     crate::model::program::StateKind::Paged { heads, .. } => heads,
-                    crate::model::program::StateKind::Fixed { .. } => return Err("attend: no pages".to_owned()),
+                    crate::model::program::StateKind::Fixed { .. } => {
+                        return Err("attend: no pages".to_owned());
+                    }
                 };
                 let state = self.own_state(*state);
                 steps.push(Step::Attend { q: *q, state, heads, scale: *scale, out: *out });
@@ -245,10 +249,10 @@ fn row_op(steps: &mut Vec<Step>, op: RowOp) {
 /// Adds an image unless the row steps before have just made it.
 fn image_op(steps: &mut Vec<Step>, x: View, kind: ImageKind) {
     let made = |op: &RowOp| matches!(op, RowOp::Image { x: y, kind: k } if *y == x && *k == kind);
-    if let Some(Step::Rows(ops)) = steps.last() {
-        if ops.last().is_some_and(made) {
-            return;
-        }
+    if let Some(Step::Rows(ops)) = steps.last()
+        && ops.last().is_some_and(made)
+    {
+        return;
     }
     row_op(steps, RowOp::Image { x, kind });
 }

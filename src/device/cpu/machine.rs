@@ -64,7 +64,8 @@ fn left_in(group: &Path) -> Option<u64> {
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;
     let current: u64 = read("memory.current")?.trim().parse().ok()?;
     let stat = read("memory.stat").unwrap_or_default();
-    let clean = stat.lines().find_map(|l| l.strip_prefix("inactive_file ")).and_then(|v| v.trim().parse().ok());
+    let clean =
+        stat.lines().find_map(|l| l.strip_prefix("inactive_file ")).and_then(|v| v.trim().parse().ok());
     Some(limit.saturating_sub(current.saturating_sub(clean.unwrap_or(0))))
 }
 

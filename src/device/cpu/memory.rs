@@ -33,7 +33,8 @@ impl Arena {
             return Ok(Arena { map: None });
         }
         let map = MmapOptions::new().len(bytes).map_anon();
-        let map = map.map_err(|_| CardError::SystemMemory { card, item: item.to_string(), bytes: bytes as u64 })?;
+        let map =
+            map.map_err(|_| CardError::SystemMemory { card, item: item.to_string(), bytes: bytes as u64 })?;
         #[cfg(target_os = "linux")]
         if bytes >= HUGE_BYTES {
             // A system without huge pages serves small ones.

@@ -220,7 +220,9 @@ impl Shared {
                     return Some(gate);
                 }
                 spins = spins.wrapping_add(1);
-                if self.resting.load(Ordering::Relaxed) || spins % 64 == 0 && start.elapsed() >= self.spin {
+                if self.resting.load(Ordering::Relaxed)
+                    || spins.is_multiple_of(64) && start.elapsed() >= self.spin
+                {
                     break;
                 }
                 std::hint::spin_loop();

@@ -136,7 +136,14 @@ impl Weights {
     }
 
     /// Row `row` of a table as f32.
-    pub fn table_row(&self, decl: &WeightDecl, id: WeightId, row: usize, scratch: &mut Vec<u8>, out: &mut [f32]) {
+    pub fn table_row(
+        &self,
+        decl: &WeightDecl,
+        id: WeightId,
+        row: usize,
+        scratch: &mut Vec<u8>,
+        out: &mut [f32],
+    ) {
         let (form, bytes) = self.kept(id);
         let row_bytes = decl.ty.row_bytes(decl.cols);
         if form == Form::Tiles {
@@ -166,8 +173,11 @@ fn item_of(stage: &StageProgram, id: WeightId, decl: &WeightDecl) -> Option<Item
         (WeightUse::TiedTable, _) if stage.heads() => Some(ItemKind::Head),
         (WeightUse::TiedTable, _) => stage.embeds().then_some(ItemKind::Embedding),
         (WeightUse::Vector, None) if rope_reads() => Some(ItemKind::Vectors),
-        (_, None) => (stage.heads() && tail_reads())
-            .then_some(if decl.usage == WeightUse::Vector { ItemKind::Vectors } else { ItemKind::Head }),
+        (_, None) => (stage.heads() && tail_reads()).then_some(if decl.usage == WeightUse::Vector {
+            ItemKind::Vectors
+        } else {
+            ItemKind::Head
+        }),
     }
 }
 

@@ -72,9 +72,8 @@ impl Buffers {
     ) -> Result<Buffers, CardError> {
         let sizes = RowBytes::of(program, activations);
         ledger.book(ItemKind::Rows, (sizes.total(program) * rows_max) as u64)?;
-        let image = |kind, cols: usize| {
-            vec![0u8; if cols == 0 { 0 } else { image_row_bytes(kind, cols) * rows_max }]
-        };
+        let image =
+            |kind, cols: usize| vec![0u8; if cols == 0 { 0 } else { image_row_bytes(kind, cols) * rows_max }];
         let pairs = sizes.experts_used * rows_max;
         let buffers = Buffers {
             rows_max,

@@ -126,7 +126,10 @@ impl CpuExec {
             let input = match m.images[2] {
                 Some(kind) => {
                     let shape = ImageShape::new(kind, f);
-                    Input::Images(Images::new(shape, &images[..pairs * shape.row_bytes()]), Rows::Range(range))
+                    Input::Images(
+                        Images::new(shape, &images[..pairs * shape.row_bytes()]),
+                        Rows::Range(range),
+                    )
                 }
                 None => Input::Floats(&gate[range.start * f..range.end * f]),
             };

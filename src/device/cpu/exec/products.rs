@@ -91,7 +91,12 @@ pub(super) fn multiply(
 }
 
 /// Rows of a view side by side, copied only where the buffer's rows are wider.
-pub(super) fn side_by_side(buffer: &[f32], width: usize, view: View, n: usize) -> std::borrow::Cow<'_, [f32]> {
+pub(super) fn side_by_side(
+    buffer: &[f32],
+    width: usize,
+    view: View,
+    n: usize,
+) -> std::borrow::Cow<'_, [f32]> {
     if view.offset == 0 && view.len() == width {
         return std::borrow::Cow::Borrowed(&buffer[..n * width]);
     }
@@ -120,7 +125,8 @@ impl CpuExec {
             let mut outputs: Vec<Option<ColumnsMut<'_>>> = targets.iter().map(|_| None).collect();
             for (row, buffer) in &mut taken {
                 let width = this.program.rows[*row].width;
-                let mut here: Vec<usize> = (0..targets.len()).filter(|&i| targets[i].out.row.0 == *row).collect();
+                let mut here: Vec<usize> =
+                    (0..targets.len()).filter(|&i| targets[i].out.row.0 == *row).collect();
                 here.sort_by_key(|&i| targets[i].out.offset);
                 let span = |i: usize| {
                     let (t, decl) = (&targets[i], this.program.weight(targets[i].product.weight));

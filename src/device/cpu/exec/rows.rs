@@ -125,9 +125,7 @@ fn slots<'a>(
         .map(|row| Slot {
             row: *row,
             frame: frames.iter_mut().map(|f| f.next().expect(enough)).collect(),
-            images: images
-                .each_mut()
-                .map(|i| i.as_mut().map_or(&mut [][..], |i| i.next().expect(enough))),
+            images: images.each_mut().map(|i| i.as_mut().map_or(&mut [][..], |i| i.next().expect(enough))),
             angles: angles.iter_mut().map(|a| a.next().expect(enough)).collect(),
             choices: choices
                 .iter_mut()
