@@ -4,7 +4,6 @@
 //! Invariant: model loading and the first repetition are never timed.
 
 use std::io::Write as _;
-use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
@@ -13,6 +12,7 @@ use super::args::BenchArgs;
 use super::interrupt;
 use super::load::{Prepared, Wanted};
 use crate::device::cpu::machine;
+use crate::engine::handle::RequestHandle;
 use crate::engine::open::Opened;
 use crate::engine::request::{Counters, Finish, Request, RequestEvent};
 
@@ -77,7 +77,6 @@ fn tokens(args: &BenchArgs, vocab: usize) -> anyhow::Result<Vec<u32>> {
 /// All sequences read the same prompt and decode the same tokens; the rates are of all together.
 fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Result<Rates> {
     let prompt_end = args.depth + args.pp;
-    let start = Instant::now();
     let mut handles = Vec::new();
     for _ in 0..args.sequences {
         // The first forced token costs no pass: it follows from the prompt's. One more makes tg passes.
@@ -94,37 +93,41 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
         interrupt::ends(handle.canceller());
         handles.push(handle);
     }
-    let (mut first, mut last_argmax, mut ends): (Vec<f64>, _, Vec<(f64, Counters)>) =
-        (Vec::new(), None, Vec::new());
-    for mut handle in handles {
-        let mut has_token = false;
-        while let Some(event) = handle.next_event() {
-            match event {
-                RequestEvent::Token { sampled, .. } => {
-                    last_argmax = Some(sampled);
-                    if !has_token {
-                        has_token = true;
-                        first.push(start.elapsed().as_secs_f64());
-                    }
-                }
-                RequestEvent::Finished { finish: Finish::Failed(error), .. } => return Err(error.into()),
-                RequestEvent::Finished { finish: Finish::Cancelled, .. } => bail!("interrupted"),
-                RequestEvent::Finished { counters, .. } => {
-                    ends.push((start.elapsed().as_secs_f64(), counters))
-                }
-                RequestEvent::Prompt { .. } | RequestEvent::Logits { .. } => {}
-            }
-        }
+    // Each request has a reader of its own: one that nobody reads is held back, and would decode alone later.
+    let readers = std::thread::scope(|scope| {
+        let readers: Vec<_> = handles.into_iter().map(|handle| scope.spawn(move || read(handle))).collect();
+        readers.into_iter().map(|r| r.join()).collect::<Vec<_>>()
+    });
+    let (mut last_argmax, mut ends) = (None, Vec::new());
+    for reader in readers {
+        let (argmax, counters) = reader.map_err(|_| anyhow::anyhow!("a reader of events ended early"))??;
+        last_argmax = argmax.or(last_argmax);
+        ends.push(counters);
     }
     let all = args.sequences as f64;
     // The engine's own clock: from the first batch to the end of the prompt, and from there to the end.
-    let span = |ns: fn(&Counters) -> u64| ends.iter().map(|(_, c)| ns(c)).max().unwrap_or(0) as f64 / 1e9;
+    let span = |ns: fn(&Counters) -> u64| ends.iter().map(ns).max().unwrap_or(0) as f64 / 1e9;
     let rate = |tokens: usize, s: f64| if s > 0.0 { tokens as f64 * all / s } else { 0.0 };
     Ok(Rates {
         prompt_tok_s: rate(args.pp, span(|c| c.prompt_ns)),
         decode_tok_s: rate(args.tg, span(|c| c.decode_ns)),
         last_argmax,
     })
+}
+
+/// Reads a request to its end: what the model chose last, and what the request took.
+fn read(mut handle: RequestHandle) -> anyhow::Result<(Option<u32>, Counters)> {
+    let mut last_argmax = None;
+    while let Some(event) = handle.next_event() {
+        match event {
+            RequestEvent::Token { sampled, .. } => last_argmax = Some(sampled),
+            RequestEvent::Finished { finish: Finish::Failed(error), .. } => return Err(error.into()),
+            RequestEvent::Finished { finish: Finish::Cancelled, .. } => bail!("interrupted"),
+            RequestEvent::Finished { counters, .. } => return Ok((last_argmax, counters)),
+            RequestEvent::Prompt { .. } | RequestEvent::Logits { .. } => {}
+        }
+    }
+    bail!("a request ended without saying why")
 }
 
 /// Where each stage's time went, for `--json`.
@@ -186,7 +189,7 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
             (runs.iter().copied().fold(f64::MAX, f64::min), runs.iter().copied().fold(0.0, f64::max));
         format!("{:.1} tok/s (of {}, {low:.1} to {high:.1})", median(runs.iter().copied()), runs.len())
     };
-    write!(out, "{}", opened.plan)?;
+    writeln!(out, "{}", opened.plan.to_string().trim_end())?;
     writeln!(out, "prompt {}: {}", args.pp, spread(runs.iter().map(|r| r.prompt_tok_s).collect()))?;
     writeln!(out, "decode {}: {}", args.tg, spread(runs.iter().map(|r| r.decode_tok_s).collect()))?;
     for (s, p) in opened.engine.stats().iter().zip(&opened.plan.stages) {

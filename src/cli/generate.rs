@@ -62,7 +62,13 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
                     handle.cancel();
                 }
             }
-            RequestEvent::Finished { finish: Finish::Failed(error), .. } => return Err(error.into()),
+            RequestEvent::Finished { finish: Finish::Failed(error), .. } => {
+                if !args.json {
+                    // The error begins a line of its own.
+                    writeln!(std::io::stdout())?;
+                }
+                return Err(error.into());
+            }
             RequestEvent::Finished { finish, counters } => answer.end(&finish, &counters, &opened)?,
             RequestEvent::Prompt { .. } | RequestEvent::Logits { .. } => {}
         }

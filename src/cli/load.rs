@@ -26,6 +26,9 @@ use crate::split::plan::Plan;
 /// The default context where the model allows more.
 const CONTEXT: usize = 4096;
 
+/// The most cards of a plan.
+const CARDS_MAX: usize = 63;
+
 /// A model with everything that a plan needs.
 pub(super) struct Prepared {
     /// The model, not loaded.
@@ -71,12 +74,6 @@ impl Prepared {
             Some(n) => n,
             None => CONTEXT.min(facts.context_length).max(wanted.context_min),
         };
-        if context > facts.context_length {
-            tracing::warn!(
-                "--ctx {context} is beyond the {} positions that the model was trained for; text gets worse there",
-                facts.context_length
-            );
-        }
         let mut options = EngineOptions::new(facts.vocab, facts.embedding_width, context);
         options.chunk_rows = args.chunk;
         options.window_rows = wanted.window;
@@ -106,6 +103,13 @@ impl Prepared {
 
     /// Loads the plan's stages, with a progress bar where somebody watches.
     pub(super) fn open(&self, plan: Plan) -> anyhow::Result<Opened> {
+        let (context, trained) = (self.options.context, self.model.program.facts.context_length);
+        if context > trained {
+            tracing::warn!(
+                "--ctx {context} is beyond the {trained} positions that the model was trained for; text gets worse \
+                 there"
+            );
+        }
         let progress = Progress::new(self.model.file.file_bytes());
         let opened = open::open(&self.model, &self.choice, plan, self.options.clone(), &progress);
         progress.bar.finish_and_clear();
@@ -119,8 +123,8 @@ fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
     let Some(count) = count else {
         bail!("--gpus {}: this build runs virtual cards only; write cpu:N, e.g. cpu:2", args.gpus);
     };
-    if count > 64 {
-        bail!("--gpus cpu:{count}: at most 64 virtual cards; give fewer");
+    if count > CARDS_MAX {
+        bail!("--gpus cpu:{count}: at most {CARDS_MAX} virtual cards; give fewer");
     }
     let memory = match &args.card_memory {
         None => vec![machine::available_bytes() / count as u64; count],
