@@ -267,7 +267,7 @@ fn a_stage_asks_for_pages_input_and_place_in_this_order() {
     let stage = &mut stages[1];
     let row = |state, position| BatchRow { state: StateId(state), position, token: 0, wants_logits: false };
     let rows = vec![row(0, 0), row(0, 1), row(1, 0)];
-    let batch = Arc::new(Batch { id: BatchId(4), rows });
+    let batch = Arc::new(Batch::new(BatchId(4), rows));
     assert_eq!(stage.step(StageEvent::Started, 0), StageAction::Pop);
     let run = StageEvent::Popped(StageCommand::Run(batch.clone()));
     assert_eq!(stage.step(run, 1), StageAction::Take(BatchId(4)));
@@ -286,7 +286,7 @@ fn a_stage_asks_for_pages_input_and_place_in_this_order() {
     assert_eq!(stage.step(StageEvent::Popped(release), 7), StageAction::Pop);
     assert_eq!((stage.pages().length(StateId(0)), stage.pages().length(StateId(1))), (1, 0));
     // Rows that do not continue their state end the stage.
-    let stray = Arc::new(Batch { id: BatchId(5), rows: vec![row(0, 7)] });
+    let stray = Arc::new(Batch::new(BatchId(5), vec![row(0, 7)]));
     let action = stage.step(StageEvent::Popped(StageCommand::Run(stray)), 8);
     let StageAction::End(Some(StageDeath { card, cause })) = action else { panic!("{action:?}") };
     assert_eq!(card, CardId(1));
@@ -297,7 +297,7 @@ fn a_stage_asks_for_pages_input_and_place_in_this_order() {
 fn bad_rows_are_told_and_handed_on_and_a_bad_card_is_the_end() {
     let options = options(1);
     let row = BatchRow { state: StateId(0), position: 0, token: 0, wants_logits: true };
-    let batch = Arc::new(Batch { id: BatchId(0), rows: vec![row] });
+    let batch = Arc::new(Batch::new(BatchId(0), vec![row]));
     for (fault, expected) in [
         (RunFault::Rows("inf".to_owned()), StageAction::Tell(BatchId(0), "inf".to_owned())),
         (

@@ -70,7 +70,7 @@ impl Stages {
 
     /// The output of every stage, last the logits, for tokens that all want them.
     fn run(&mut self, first: usize, tokens: &[u32]) -> Vec<Vec<f32>> {
-        let batch = Batch { id: BatchId(0), rows: rows(StateId(0), first as u32, tokens) };
+        let batch = Batch::new(BatchId(0), rows(StateId(0), first as u32, tokens));
         let (last, facts) = (self.stages.len() - 1, &self.program.facts);
         let mut outputs: Vec<Vec<f32>> = Vec::new();
         for (i, stage) in self.stages.iter_mut().enumerate() {
@@ -201,7 +201,7 @@ fn only_rows_that_want_logits_get_them() {
             rows.iter_mut().enumerate().for_each(|(i, row)| row.wants_logits = wanted.contains(&i));
             let vocab = case.program.facts.vocab;
             let mut logits = vec![f32::NAN; wanted.len() * vocab];
-            let batch = Batch { id: BatchId(0), rows };
+            let batch = Batch::new(BatchId(0), rows);
             stages.stages[0].run(&batch, &stages.tables, &[], &mut logits).unwrap();
             for (row, at) in logits.chunks_exact(vocab).zip(wanted) {
                 let crc = case.entry["rows_crc32"][at].as_u64();
@@ -214,7 +214,7 @@ fn only_rows_that_want_logits_get_them() {
 /// What the second stage of a case says to a row with a value that is no number.
 fn error_of(case: &Case<'_>) -> CardError {
     let mut stages = Stages::lower(case, &[1]);
-    let batch = Batch { id: BatchId(0), rows: rows(StateId(0), 0, &case.tokens[..1]) };
+    let batch = Batch::new(BatchId(0), rows(StateId(0), 0, &case.tokens[..1]));
     let facts = &case.program.facts;
     let mut input = vec![0.5; facts.embedding_width];
     input[3] = f32::NAN;

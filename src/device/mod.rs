@@ -68,7 +68,8 @@ pub trait Card: Send {
 pub trait StageExec: Send {
     /// Runs the batch. `input` holds `rows x residual width` values, row after row, and is empty on the stage that
     /// embeds. `output` receives as many, or, on the stage that heads, `vocab` values for each row that asked for
-    /// logits, in row order. Pages of all positions written must be in `pages`.
+    /// logits, in row order. Pages of all positions written must be in `pages`. A batch in which interest is lost may
+    /// end early, with any output.
     fn run(
         &mut self,
         batch: &Batch,

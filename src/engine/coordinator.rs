@@ -15,7 +15,7 @@ use super::sample::Sampler;
 use super::schedule::{self, Load, Next, Phase};
 use super::sequence::{Absorb, Part, Sequence};
 use super::stage::{StageCommand, StageDeath};
-use crate::device::batch::{Batch, BatchId, BatchRow};
+use crate::device::batch::{Batch, BatchId, BatchRow, Interest};
 use crate::model::facts::{CardId, StateId, WINDOW_ROWS_MAX};
 
 /// What happens to the coordinator.
@@ -416,7 +416,14 @@ impl Coordinator {
         now_ns: u64,
         actions: &mut Vec<CoordinatorAction>,
     ) {
-        let batch = Arc::new(Batch { id: BatchId(self.batches_posted), rows });
+        let mut batch = Batch::new(BatchId(self.batches_posted), rows);
+        // A window of several requests goes on while one of them does; it is short.
+        if let [part] = parts.as_slice() {
+            batch.interest = self.sequences[part.state.index()]
+                .as_ref()
+                .map_or_else(Interest::default, |s| s.interest.clone());
+        }
+        let batch = Arc::new(batch);
         self.batches_posted += 1;
         if self.in_flight.is_empty() {
             self.progress_ns = now_ns;

@@ -116,7 +116,7 @@ pub enum Finish {
 /// What a request took, in the engine's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
-    /// Tokens of the prompt.
+    /// Tokens of the prompt that were read.
     pub prompt_tokens: usize,
     /// Tokens sent after it.
     pub generated_tokens: usize,

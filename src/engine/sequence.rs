@@ -7,7 +7,7 @@ use super::error::EngineError;
 use super::options::EngineOptions;
 use super::request::{Counters, Finish, LogitsWanted, Request, RequestEvent, RequestId};
 use super::sample::Sampler;
-use crate::device::batch::{Batch, BatchId, BatchRow};
+use crate::device::batch::{Batch, BatchId, BatchRow, Interest};
 use crate::model::facts::StateId;
 
 /// The rows of one sequence in a batch.
@@ -44,7 +44,11 @@ pub(super) struct Sequence {
     /// Its consumer is slow: nothing more is posted.
     pub is_held: bool,
     pub counters: Counters,
+    /// In the batches that are its own; lost at its end.
+    pub interest: Interest,
     request: Request,
+    /// Tokens of the prompt.
+    prompt_len: usize,
     /// Prompt, then what followed.
     tokens: Vec<u32>,
     /// Of `tokens`, those whose rows have been posted.
@@ -58,7 +62,7 @@ pub(super) struct Sequence {
 impl Sequence {
     pub fn new(id: RequestId, state: StateId, mut request: Request, queued_ns: u64, now_ns: u64) -> Sequence {
         let tokens = std::mem::take(&mut request.prompt);
-        let counters = Counters { prompt_tokens: tokens.len(), queued_ns, ..Counters::default() };
+        let counters = Counters { queued_ns, ..Counters::default() };
         Sequence {
             id,
             state,
@@ -66,7 +70,9 @@ impl Sequence {
             last_batch: None,
             is_held: false,
             counters,
+            interest: Interest::default(),
             request,
+            prompt_len: tokens.len(),
             tokens,
             posted: 0,
             has_ended: false,
@@ -87,12 +93,12 @@ impl Sequence {
 
     /// Whether prompt rows are left to post.
     pub fn is_reading(&self) -> bool {
-        !self.has_ended && !self.is_held && self.posted < self.counters.prompt_tokens
+        !self.has_ended && !self.is_held && self.posted < self.prompt_len
     }
 
     /// Whether all prompt rows are posted and tokens follow.
     pub fn is_decoding(&self) -> bool {
-        !self.has_ended && !self.is_held && self.posted >= self.counters.prompt_tokens
+        !self.has_ended && !self.is_held && self.posted >= self.prompt_len
     }
 
     /// Whether the next decode row is known and may be posted.
@@ -102,7 +108,7 @@ impl Sequence {
 
     /// Appends the next prompt rows: up to the next cut, a multiple of the chunk from position 0.
     pub fn post_prompt(&mut self, options: &EngineOptions, rows: &mut Vec<BatchRow>) -> Part {
-        let (first, total) = (self.request.first_position as usize, self.counters.prompt_tokens);
+        let (first, total) = (self.request.first_position as usize, self.prompt_len);
         let (index, cut) = (self.posted, options.prompt_rows_max());
         let next_cut = ((first + index) / cut + 1) * cut;
         let end = (next_cut - first).min(total);
@@ -165,7 +171,7 @@ impl Sequence {
     ) -> Verdict {
         let before = batch.rows[..part.first_row].iter().filter(|row| row.wants_logits).count();
         let offset = before * tools.options.vocab;
-        match part.index < self.counters.prompt_tokens {
+        match part.index < self.prompt_len {
             true => self.absorb_prompt(part, batch, logits, offset, tools),
             false => self.absorb_decode(part, batch, &mut logits[offset..], tools),
         }
@@ -179,7 +185,7 @@ impl Sequence {
         offset: usize,
         tools: &mut Absorb<'_>,
     ) -> Verdict {
-        let (vocab, total, read) = (tools.options.vocab, self.counters.prompt_tokens, part.index + part.rows);
+        let (vocab, total, read) = (tools.options.vocab, self.prompt_len, part.index + part.rows);
         let rows = &batch.rows[part.first_row..][..part.rows];
         let wanted = rows.iter().filter(|row| row.wants_logits).count();
         let end = offset + wanted * vocab;
@@ -194,6 +200,7 @@ impl Sequence {
             tools.events.push(RequestEvent::Logits { position, rows: wanted, values });
         }
         tools.events.push(RequestEvent::Prompt { read, total });
+        self.counters.prompt_tokens = read;
         if read < total {
             return Verdict::default();
         }
@@ -268,6 +275,7 @@ impl Sequence {
     /// The last event. Rows in flight still come back, and mean nothing.
     pub fn end(&mut self, finish: Finish, now_ns: u64) -> RequestEvent {
         self.has_ended = true;
+        self.interest.lose();
         let prompt_done_ns = self.prompt_done_ns.unwrap_or(now_ns);
         self.counters.prompt_ns = prompt_done_ns.saturating_sub(self.started_ns);
         self.counters.decode_ns = now_ns.saturating_sub(prompt_done_ns);

@@ -132,7 +132,7 @@ impl Model {
     /// Logits of the rows that want them.
     pub fn run(&mut self, rows: Vec<BatchRow>) -> Vec<f32> {
         let width = self.program.facts.embedding_width;
-        let batch = Batch { id: BatchId(0), rows };
+        let batch = Batch::new(BatchId(0), rows);
         let mut rows = Vec::new();
         let last = self.stages.len() - 1;
         for (i, stage) in self.stages.iter_mut().enumerate() {

@@ -13,6 +13,7 @@ use super::lower;
 use super::simd::tier::Tier;
 use super::team::{Team, TeamSettings};
 use super::weights::Weights;
+use crate::device::batch::Interest;
 use crate::device::ledger::Ledger;
 use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings};
 use crate::gguf;
@@ -90,6 +91,7 @@ impl Card for CpuCard {
             team: Mutex::new(team),
             threads,
             rest: self.settings.rest,
+            interest: Interest::default(),
         }))
     }
 }

@@ -158,7 +158,9 @@ impl CpuExec {
     }
 
     fn expert_parts(&self, product: &Product, groups: &Groups) -> usize {
-        parts(self.program.weight(product.weight), self.threads).min(PARTS_MAX / groups.experts.len()).max(1)
+        parts(self.program.weight(product.weight), self.threads, groups.rows.len())
+            .min(PARTS_MAX / groups.experts.len())
+            .max(1)
     }
 
     fn expert(&self, product: &Product, expert: usize) -> Multiplier<'_> {

@@ -20,7 +20,7 @@ use super::lower::{Step, Steps};
 use super::simd::tier::Tier;
 use super::team::Team;
 use super::weights::Weights;
-use crate::device::batch::{Batch, BatchRow, PageTables};
+use crate::device::batch::{Batch, BatchRow, Interest, PageTables};
 use crate::device::{CardError, RunStamp, StageExec};
 use crate::model::facts::{CardId, PageId};
 use crate::model::program::Program;
@@ -39,6 +39,8 @@ pub struct CpuExec {
     pub(super) team: Mutex<Team>,
     pub(super) threads: usize,
     pub(super) rest: Rest,
+    /// In the batch that runs.
+    pub(super) interest: Interest,
 }
 
 /// What the team does between two batches.
@@ -109,6 +111,7 @@ impl CpuExec {
         let width = self.program.rows[residual].width;
         assert!(n <= self.buffers.rows_max, "a batch of {n} rows, at most {}", self.buffers.rows_max);
         let run = Run { rows: &batch.rows, pages };
+        self.interest = batch.interest.clone();
         self.angles(&run);
         if self.steps.front.is_empty() {
             assert_eq!(input.len(), n * width, "input rows");
@@ -167,6 +170,9 @@ impl CpuExec {
         layer: usize,
         output: &mut [f32],
     ) -> Result<(), CardError> {
+        if self.interest.is_lost() {
+            return Ok(());
+        }
         match step {
             Step::Rows(ops) => self.rows_step(ops, run, layer),
             Step::Products { x, targets } => {
@@ -186,9 +192,13 @@ impl CpuExec {
         }
     }
 
-    /// A step of the team that reads this stage.
+    /// A step of the team that reads this stage. Parts are left out once nobody wants the batch.
     fn team_run(&self, parts: usize, step: &(dyn Fn(usize) + Sync)) {
-        self.team.lock().run(parts, step);
+        self.team.lock().run(parts, &|part| {
+            if !self.interest.is_lost() {
+                step(part);
+            }
+        });
     }
 
     fn not_finite(&self, op: &'static str, layer: usize) -> CardError {

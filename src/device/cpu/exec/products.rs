@@ -19,6 +19,7 @@ use crate::device::cpu::simd::products::{Finish, Rows, product};
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::weights::Kernel;
 use crate::gguf::formats::{self, ImageKind};
+use crate::model::facts::WINDOW_ROWS_MAX;
 use crate::model::program::{View, WeightDecl, WeightId};
 
 /// Weight bytes that are worth a part of their own.
@@ -42,9 +43,10 @@ pub(super) struct Multiplier<'a> {
     pub(super) finish: Finish<'a>,
 }
 
-/// Parts into which a matrix of `rows` outputs is cut.
-pub(super) fn parts(decl: &WeightDecl, threads: usize) -> usize {
-    if threads == 1 {
+/// Parts into which a matrix of `rows` outputs is cut, for `n` inputs.
+pub(super) fn parts(decl: &WeightDecl, threads: usize, n: usize) -> usize {
+    // One thread needs no parts, but a chunk looks between them whether it is still wanted.
+    if threads == 1 && n <= WINDOW_ROWS_MAX {
         return 1;
     }
     let bytes = decl.ty.row_bytes(decl.cols) * decl.rows;
@@ -130,7 +132,7 @@ impl CpuExec {
                 here.sort_by_key(|&i| targets[i].out.offset);
                 let span = |i: usize| {
                     let (t, decl) = (&targets[i], this.program.weight(targets[i].product.weight));
-                    (t.out.offset..t.out.offset + t.out.len(), parts(decl, threads))
+                    (t.out.offset..t.out.offset + t.out.len(), parts(decl, threads, n))
                 };
                 let spans: Vec<(Range<usize>, usize)> = here.iter().map(|&i| span(i)).collect();
                 let columns = ColumnsMut::side_by_side(&mut buffer[..n * width], width, &spans);
@@ -194,7 +196,7 @@ impl CpuExec {
         };
         let kernel = this.weights.kernel(decl, weight, 0);
         let m = Multiplier { decl, kernel, finish: Finish::default() };
-        let out = ColumnsMut::new(output, decl.rows, parts(decl, this.threads));
+        let out = ColumnsMut::new(output, decl.rows, parts(decl, this.threads, n));
         this.team_run(out.parts(), &|part| {
             multiply(this.tier, &m, &input, &mut out.claim(part), &this.buffers.scratch);
         });
