@@ -2,8 +2,9 @@
 # Side by side with llama.cpp's CPU build: the four models of bench/README.md, 1 and 2 threads.
 #
 # usage: bench/compare.sh FOLDER [ROUNDS]     FOLDER: where models are made and kept (about 400 MB)
-# Needs `cargo build --release`, npm (the peer is a prebuilt package), and Python with numpy in $PYTHON; run it on an
-# idle machine. The random model comes as an F32 file `rand1024-f32.gguf` in FOLDER (n = 1024, n_ff = 2816, 12 layers).
+# Needs `cargo build --release`, `scripts/real_model.sh` (fetches SmolLM2), npm (the peer is a prebuilt package), and
+# Python with numpy in $PYTHON; run it on an idle machine. The random model comes as `rand1024-f32.gguf` in FOLDER: any
+# F32 GGUF of the family llama with 12 layers, n = 1024, n_ff = 2816, 16 heads, 4 K/V heads and a vocabulary of 512.
 set -euo pipefail
 folder=$(cd "$1" && pwd)
 rounds=${2:-5}

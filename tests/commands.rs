@@ -222,6 +222,7 @@ fn what_cannot_work_is_said_in_one_line() {
     refused(&["plan", "--threads", "0"], &["--threads"]);
     refused(&["plan", "--chunk", "0"], &["--chunk"]);
     refused(&["generate", "--prompt", "a b c d e f g h", "--ctx", "2"], &["--ctx"]);
+    refused(&["generate", "--prompt-tokens", "1,99999"], &["--prompt-tokens", "99999"]);
     refused(&["generate", "--prompt", "x", "--top-p", "0"], &["--top-p"]);
     refused(&["generate", "--prompt", ""], &["prompt is empty"]);
     refused(&["logits", "--tokens", "1,99999", "--out", "x.npy"], &["99999", "--tokens"]);
@@ -358,9 +359,14 @@ fn measured_rates_are_kept_and_used_and_damaged_ones_are_ignored() {
     assert_eq!(errors, "");
     assert_eq!(parsed(&at_home(&home, &["devices", "--json"]).0)["rates"], Value::Null);
     let measured = parsed(&at_home(&home, &["devices", "--measure", "--json"]).0);
-    for key in
-        ["copy_bytes_per_s", "decode_bytes_per_s", "prompt_macs_per_s", "link_latency_us", "link_bytes_per_s"]
-    {
+    for key in [
+        "copy_bytes_per_s",
+        "decode_bytes_per_s",
+        "decode_bytes_per_s_all",
+        "prompt_macs_per_s",
+        "link_latency_us",
+        "link_bytes_per_s",
+    ] {
         let rate = measured["rates"][key].as_f64().unwrap();
         assert!(rate > 0.0, "{key}: {rate}");
     }
@@ -368,9 +374,11 @@ fn measured_rates_are_kept_and_used_and_damaged_ones_are_ignored() {
     assert_eq!((&parsed(&again)["rates"], errors.as_str()), (&measured["rates"], ""));
     assert_eq!(parsed(&std::fs::read_to_string(&file).unwrap()), measured["rates"]);
 
-    // A card that reads weights a hundred times as fast as one that was not measured takes less time.
+    // A card that reads weights hundreds of times as fast as one that was not measured takes less time.
     let mut fast = measured["rates"].clone();
-    fast["decode_bytes_per_s"] = 1e12.into();
+    for key in ["decode_bytes_per_s", "decode_bytes_per_s_all"] {
+        fast[key] = 1e13.into();
+    }
     std::fs::write(&file, fast.to_string()).unwrap();
     let (measured_us, errors) = plan();
     assert!(measured_us < unmeasured_us / 50.0, "{measured_us} us against {unmeasured_us} us");
@@ -445,4 +453,93 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(child.stdout.take());
     let out = child.wait_with_output().unwrap();
     assert_eq!((out.status.code(), String::from_utf8(out.stderr).unwrap()), (Some(0), String::new()));
+}
+
+/// SIGINT for a program that handles it and waits `wait_ms`; its exit code.
+#[cfg(target_os = "linux")]
+fn interrupted(mut command: Command, wait_ms: u64) -> Option<i32> {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let handles = |text: String| {
+        let caught = text.lines().find_map(|l| l.strip_prefix("SigCgt:")).unwrap().trim().to_owned();
+        // Signal 2 is bit 1.
+        u64::from_str_radix(&caught, 16).unwrap() & 2 != 0
+    };
+    while !handles(std::fs::read_to_string(&status).unwrap()) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(wait_ms));
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    for _ in 0..600 {
+        if let Some(ended) = child.try_wait().unwrap() {
+            return ended.code();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    panic!("it did not end within 30 s");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupt_ends_whatever_runs() {
+    // Nothing has been typed yet.
+    let mut reading = command(&["generate", "--prompt-file", "-"]);
+    reading.stdin(Stdio::piped());
+    assert_eq!(interrupted(reading, 0), Some(130));
+    // The float path takes minutes for such a chunk; several sequences, and more repetitions behind the first.
+    let slow = ["bench", "--cpu-tier", "plain", "--activations", "f32", "--threads", "1"];
+    let chunk = ["--pp", "4000", "--tg", "90", "--chunk", "4096"];
+    let together = [&chunk[..], &["--sequences", "3"]].concat();
+    for what in [&chunk[..], &together, &["--pp", "1", "--reps", "100000"]] {
+        let arguments = [&slow[..], what].concat();
+        assert_eq!(interrupted(command(&arguments), 700), Some(130), "{arguments:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn results_replace_only_regular_files_that_are_no_input() {
+    let folder = fresh_home("results");
+    let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let sets = std::fs::read_dir(support::in_repository("models")).unwrap();
+    let parts: Vec<PathBuf> = sets.map(|e| e.unwrap().path()).collect();
+    let parts =
+        parts.iter().filter(|p| p.file_name().unwrap().to_str().unwrap().starts_with("split-rand-llama"));
+    let mut names: Vec<String> = Vec::new();
+    for part in parts {
+        names.push(part.file_name().unwrap().to_str().unwrap().to_owned());
+        std::fs::copy(part, at(names.last().unwrap())).unwrap();
+    }
+    names.sort();
+    let model = at(&names[0]);
+    let logits =
+        |out: &str| ["logits", "--model", &model, "--tokens", "1,2", "--out", out].map(str::to_owned);
+    for name in &names {
+        let before = std::fs::metadata(at(name)).unwrap().len();
+        refused(&logits(&at(name)).each_ref().map(String::as_str), &["--out", name, "reads"]);
+        assert_eq!(std::fs::metadata(at(name)).unwrap().len(), before);
+    }
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    refused(&logits(&at("socket")).each_ref().map(String::as_str), &["--out", "not a regular file"]);
+    std::fs::write(at("result.part"), b"a file of the user's").unwrap();
+    stdout(&logits(&at("result")).each_ref().map(String::as_str));
+    assert_eq!(std::fs::read(at("result.part")).unwrap(), b"a file of the user's");
+    // The model's files, the socket, both files of the user.
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), names.len() + 3);
+}
+
+#[test]
+fn wrong_command_lines_are_one_line_with_exit_2() {
+    for arguments in [&["--nonsense"][..], &["logits"], &["plan", "--ctx", "many"], &["nothing"]] {
+        let out = tandem(arguments);
+        let errors = String::from_utf8(out.stderr).unwrap();
+        assert_eq!((out.status.code(), errors.lines().count()), (Some(2), 1), "{errors}");
+        assert!(errors.starts_with("tandem: error: "), "{errors}");
+    }
+    // Flags without a command are those of `generate`.
+    let prompt = ["--prompt", "SELECT", "--max-tokens", "4"];
+    assert_eq!(stdout(&prompt), stdout(&[&["generate"][..], &prompt].concat()));
 }

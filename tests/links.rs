@@ -446,7 +446,7 @@ fn a_local_link_is_the_plans_item_and_a_staged_one_has_a_slot_more_on_either_car
         fixed_values: 0,
     };
     let footprint = Footprint {
-        layers: vec![layer.clone(), layer],
+        layers: vec![layer; 3],
         embedding_bytes: 0,
         head_bytes: 0,
         tied_bytes: 0,
@@ -464,6 +464,7 @@ fn a_local_link_is_the_plans_item_and_a_staged_one_has_a_slot_more_on_either_car
         batch_rows_max: ROWS_MAX,
         logits_rows_max: 1,
         link_slots: SLOTS,
+        link_side_slots: 0,
     };
     let items = footprint.stage_items(CardKind::Cpu, 1..2, &sizes);
     let planned = items.iter().find(|i| i.kind == ItemKind::LinkSlots).unwrap().bytes;
@@ -472,6 +473,11 @@ fn a_local_link_is_the_plans_item_and_a_staged_one_has_a_slot_more_on_either_car
     assert_eq!((local.sender_bytes(), local.receiver_bytes(), local.bytes()), (0, planned, planned));
     let slot_bytes = local.slot_bytes();
     assert_eq!((staged.sender_bytes(), staged.receiver_bytes()), (slot_bytes, planned + slot_bytes));
+    // The plan knows them: a stage in the middle has both sides.
+    let copied = StageSizes { link_side_slots: LinkKind::Staged.side_slots(), ..sizes };
+    let items = footprint.stage_items(CardKind::Cpu, 1..2, &copied);
+    let middle = items.iter().find(|i| i.kind == ItemKind::LinkSlots).unwrap().bytes;
+    assert_eq!(middle, staged.bytes());
     assert_eq!(staged.bytes(), planned + 2 * slot_bytes);
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngSeed, TestRunner};
-use tandem::model::facts::{CardFacts, CardId, CardKind, KvFormat, LinkFacts, LinkRate};
+use tandem::model::facts::{CardFacts, CardId, CardKind, CardRates, KvFormat, LinkFacts, LinkRate};
 use tandem::model::footprint::{Footprint, ItemKind, LayerFootprint, StageSizes};
 use tandem::split::SplitError;
 use tandem::split::cost::{Assignment, Cost, TimeModel};
@@ -188,6 +188,7 @@ fn options() -> impl Strategy<Value = SplitOptions> {
                 batch_rows_max,
                 logits_rows_max: batch_rows_max.min(8),
                 link_slots,
+                link_side_slots: 0,
             };
             SplitOptions {
                 vram_reserve_bytes: first,
@@ -478,13 +479,19 @@ fn sizes() -> StageSizes {
         batch_rows_max: 512,
         logits_rows_max: 8,
         link_slots: 2,
+        link_side_slots: 0,
     }
 }
 
 fn virtual_case(layers: usize, memory_bytes: &[u64]) -> Case {
+    let rates = CardRates { decode_bytes_per_s: 10e9, prompt_macs_per_s: 100e9 };
     Case {
         footprint: dense(layers),
-        cards: memory_bytes.iter().enumerate().map(|(at, &bytes)| virtual_card(at as u32, bytes)).collect(),
+        cards: memory_bytes
+            .iter()
+            .enumerate()
+            .map(|(at, &bytes)| virtual_card(at as u32, bytes, rates))
+            .collect(),
         links: virtual_links(memory_bytes.len()),
         options: SplitOptions::new(sizes()),
     }

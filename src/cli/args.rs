@@ -2,6 +2,7 @@
 //!
 //! Invariant: this is the only place that reads the command line; `docs/flags.md` is made from it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -13,12 +14,29 @@ const MODEL: &str = "models/tiny-qwen3moe.gguf";
 
 /// Serves one large language model over the cards of one computer, split by layers.
 ///
-/// Without a command, `generate` runs: text from a built-in prompt on two virtual cards.
+/// Without a command, `generate` runs, with whatever flags are given: alone it writes text from a built-in prompt on
+/// two virtual cards.
 #[derive(Debug, Parser)]
 #[command(name = "tandem", version, max_term_width = 100)]
 pub(super) struct Arguments {
     #[command(subcommand)]
-    pub(super) command: Option<Command>,
+    pub(super) command: Command,
+}
+
+/// Reads the command line; `generate` is put in where no command is named.
+pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    let names_no_command = match arguments.get(1) {
+        None => true,
+        Some(first) => {
+            let of_the_program = ["-h", "--help", "-V", "--version"].iter().any(|flag| first == flag);
+            !of_the_program && first.to_string_lossy().starts_with('-')
+        }
+    };
+    if names_no_command {
+        arguments.insert(arguments.len().min(1), "generate".into());
+    }
+    Arguments::try_parse_from(arguments)
 }
 
 #[derive(Debug, Subcommand)]
@@ -41,17 +59,6 @@ pub(super) enum Command {
     Detokenize(DetokenizeArgs),
     /// Runs the engine's state machines under a seeded scheduler with faults
     Sim(SimArgs),
-}
-
-impl Command {
-    pub(super) fn default_generate() -> Command {
-        #[derive(Parser)]
-        struct Alone {
-            #[command(flatten)]
-            args: GenerateArgs,
-        }
-        Command::Generate(Box::new(Alone::parse_from(["generate"]).args))
-    }
 }
 
 #[derive(Clone, Debug, Args)]
@@ -150,19 +157,19 @@ pub(super) struct GenerateArgs {
     #[arg(long)]
     pub(super) ignore_eos: bool,
     /// 0: greedy; else logits are divided by it
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(super) temperature: f32,
     /// Only the best K tokens; 0: all
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(super) top_k: usize,
     /// Only the fewest tokens whose probabilities reach P
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(super) top_p: f32,
     /// Only tokens of at least this share of the best one's probability
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(super) min_p: f32,
     /// Makes recent tokens less likely; 1: off
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(super) repeat_penalty: f32,
     /// Taken from the logit of each recent token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]

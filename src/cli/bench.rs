@@ -9,12 +9,13 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
 use super::args::BenchArgs;
-use super::interrupt;
 use super::load::{Prepared, Wanted};
+use super::{input, interrupt};
 use crate::device::cpu::machine;
 use crate::engine::handle::RequestHandle;
 use crate::engine::open::Opened;
 use crate::engine::request::{Counters, Finish, Request, RequestEvent};
+use crate::split::options::CONTEXT_MAX;
 
 /// One repetition's rates.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +30,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if args.pp == 0 || args.reps == 0 || args.sequences == 0 {
         bail!("--pp, --reps and --sequences must be at least 1");
     }
-    let positions = args.depth + args.pp + args.tg;
+    let positions = args.depth.checked_add(args.pp).and_then(|n| n.checked_add(args.tg));
+    let Some(positions) = positions.filter(|n| *n <= CONTEXT_MAX) else {
+        bail!("--depth, --pp and --tg need more positions than any context holds, {CONTEXT_MAX}; lower one");
+    };
     let mut split = args.split.clone();
     split.ctx = Some(split.ctx.unwrap_or(positions));
     if split.ctx.is_some_and(|ctx| ctx < positions) {
@@ -40,6 +44,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let vocab = prepared.model.program.facts.vocab;
     let tokens = tokens(args, positions, vocab)?;
     let opened = prepared.open(prepared.plan()?)?;
+    let _watched = interrupt::looks();
     let mut runs = Vec::new();
     for rep in 0..=args.reps {
         opened.engine.reset_stats();
@@ -63,7 +68,8 @@ fn tokens(args: &BenchArgs, needed: usize, vocab: usize) -> anyhow::Result<Vec<u
         };
         return Ok((1..=needed as u64).map(|i| ((hash(i) >> 32) % vocab as u64) as u32).collect());
     };
-    let text = std::fs::read_to_string(path).with_context(|| format!("--tokens-file {}", path.display()))?;
+    let bytes = input::read_file("--tokens-file", path)?;
+    let text = String::from_utf8_lossy(&bytes);
     let words = text.split(|c: char| c.is_whitespace() || ",[]".contains(c)).filter(|w| !w.is_empty());
     let ids: Result<Vec<u32>, _> = words.map(str::parse).collect();
     let ids = ids.with_context(|| format!("--tokens-file {}: not a list of token ids", path.display()))?;
@@ -76,7 +82,7 @@ fn tokens(args: &BenchArgs, needed: usize, vocab: usize) -> anyhow::Result<Vec<u
 /// All sequences read the same prompt and decode the same tokens; the rates are of all together.
 fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Result<Rates> {
     let prompt_end = args.depth + args.pp;
-    let mut handles = Vec::new();
+    let (mut handles, mut watched) = (Vec::new(), Vec::new());
     for _ in 0..args.sequences {
         // The first forced token costs no pass: it follows from the prompt's. One more makes tg passes.
         let mut forced = tokens[prompt_end..].to_vec();
@@ -89,7 +95,7 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
             ..Request::default()
         };
         let handle = opened.engine.submit(request)?;
-        interrupt::ends(handle.canceller());
+        watched.push(interrupt::cancels(handle.canceller()));
         handles.push(handle);
     }
     // Each request has a reader of its own: one that nobody reads is held back, and would decode alone later.

@@ -12,16 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use super::args::DevicesArgs;
 use super::interrupt;
+use super::out_file::OutFile;
 use crate::device::batch::BatchId;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::{machine, measure};
-use crate::model::facts::StageId;
+use crate::model::facts::{CardRates, StageId};
 use crate::split::budget::format_bytes;
 use crate::transport::wait::{Cancel, Patience, Wait};
 use crate::transport::{LinkEnds, LinkError, LinkKind, LinkSpec};
 
 /// Of the file of rates; other versions are ignored.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// Hand-offs of the latency measurement, there and back.
 const HAND_OFFS: u64 = 20_000;
@@ -48,14 +49,17 @@ pub(super) struct Rates {
     cpu: String,
     tier: String,
     copy_bytes_per_s: f64,
-    /// Of one virtual card's thread.
-    pub(super) decode_bytes_per_s: f64,
-    /// Of one virtual card's thread.
-    pub(super) prompt_macs_per_s: f64,
-    /// Of a local link between two threads, for a row of 2,304 bytes.
-    pub(super) link_latency_us: f64,
-    /// Of the same link for the rows of a prompt chunk, written by one thread and read by the other.
-    pub(super) link_bytes_per_s: f64,
+    /// Of one thread.
+    decode_bytes_per_s: f64,
+    /// Of all CPUs at once.
+    decode_bytes_per_s_all: f64,
+    /// Of one thread.
+    prompt_macs_per_s: f64,
+    /// Of a local link between two threads, for a row of 2,304 bytes. Shown only: the planner counts links between
+    /// virtual cards as free.
+    link_latency_us: f64,
+    /// Of the same link for the rows of a prompt chunk, written by one thread and read by the other. Shown only.
+    link_bytes_per_s: f64,
 }
 
 impl Rates {
@@ -72,6 +76,7 @@ impl Rates {
         let all = [
             rates.copy_bytes_per_s,
             rates.decode_bytes_per_s,
+            rates.decode_bytes_per_s_all,
             rates.prompt_macs_per_s,
             rates.link_latency_us,
             rates.link_bytes_per_s,
@@ -90,8 +95,24 @@ fn rates_path() -> Option<PathBuf> {
         .map(|home| home.join(".cache").join("tandem").join("devices.json"))
 }
 
+/// Rates of a virtual card that computes on `threads` CPUs (a part of one where several cards share it) with these
+/// instructions: measured on this processor, or typical ones.
+pub(super) fn card_rates(tier: Tier, threads: f64) -> CardRates {
+    let measured = measured_rates().filter(|rates| rates.tier == tier.name());
+    let (one, memory_bytes_per_s) = match measured {
+        Some(Rates { decode_bytes_per_s, decode_bytes_per_s_all, prompt_macs_per_s, .. }) => {
+            (CardRates { decode_bytes_per_s, prompt_macs_per_s }, decode_bytes_per_s_all)
+        }
+        None => (measure::typical(tier), measure::TYPICAL_MEMORY_BYTES_PER_S),
+    };
+    CardRates {
+        decode_bytes_per_s: (one.decode_bytes_per_s * threads).min(memory_bytes_per_s),
+        prompt_macs_per_s: one.prompt_macs_per_s * threads,
+    }
+}
+
 /// Rates measured earlier on this processor.
-pub(super) fn measured_rates() -> Option<Rates> {
+fn measured_rates() -> Option<Rates> {
     let path = rates_path()?;
     let read = match fs::read_to_string(&path) {
         Ok(text) => Rates::parse(&text, &machine::cpu_name()),
@@ -141,10 +162,12 @@ fn report(out: &mut dyn Write, is_json: bool, rates: Option<&Rates>) -> anyhow::
         Some(r) => {
             writeln!(
                 out,
-                "       measured ({}, one thread): copy {:.1} GB/s, decode {:.1} GB/s, prompt {:.0} G multiply-adds/s",
+                "       measured ({}, one thread): copy {:.1} GB/s, decode {:.1} GB/s (all CPUs {:.1}), prompt {:.0} G \
+                 multiply-adds/s",
                 r.tier,
                 r.copy_bytes_per_s / 1e9,
                 r.decode_bytes_per_s / 1e9,
+                r.decode_bytes_per_s_all / 1e9,
                 r.prompt_macs_per_s / 1e9,
             )?;
             let (us, rate) = (r.link_latency_us, r.link_bytes_per_s / 1e9);
@@ -162,22 +185,27 @@ fn report(out: &mut dyn Write, is_json: bool, rates: Option<&Rates>) -> anyhow::
 
 /// Says what it measures on the error stream; Ctrl-C ends it between two measurements.
 fn measure_all() -> anyhow::Result<Rates> {
+    let _watched = interrupt::looks();
     let tier = Tier::detect();
     let step = |number: usize, what: &str| {
         if interrupt::happened() {
             bail!("interrupted");
         }
-        Ok(writeln!(std::io::stderr(), "measuring {number} of 5: {what}")?)
+        Ok(writeln!(std::io::stderr(), "measuring {number} of 6: {what}")?)
     };
     step(1, "memory copy")?;
     let copy_bytes_per_s = measure::copy_bytes_per_s();
     step(2, "decode")?;
     let decode_bytes_per_s = measure::decode_bytes_per_s(tier);
-    step(3, "prompt")?;
+    step(3, "decode on all CPUs")?;
+    // Noise must not make all CPUs slower than one.
+    let all = measure::decode_bytes_per_s_of(tier, machine::allowed_cpus());
+    let decode_bytes_per_s_all = all.max(decode_bytes_per_s);
+    step(4, "prompt")?;
     let prompt_macs_per_s = measure::prompt_macs_per_s(tier);
-    step(4, "hand-off between two threads")?;
+    step(5, "hand-off between two threads")?;
     let link_latency_us = link_latency_us(HAND_OFFS)?;
-    step(5, "rows between two threads")?;
+    step(6, "rows between two threads")?;
     let link_bytes_per_s = link_bytes_per_s(CHUNKS)?;
     Ok(Rates {
         version: VERSION,
@@ -185,30 +213,21 @@ fn measure_all() -> anyhow::Result<Rates> {
         tier: tier.name().to_owned(),
         copy_bytes_per_s,
         decode_bytes_per_s,
+        decode_bytes_per_s_all,
         prompt_macs_per_s,
         link_latency_us,
         link_bytes_per_s,
     })
 }
 
-/// Writes beside the file and renames: a reader sees the old rates or the new ones.
+/// A reader sees the old rates or the new ones.
 fn keep(path: &Path, rates: &Rates) -> anyhow::Result<()> {
     let folder = path.parent().context("the file of rates has no folder")?;
     let advice = "the rates are not kept; make its folder writable";
     fs::create_dir_all(folder).with_context(|| format!("{}: {advice}", path.display()))?;
-    // Two programs that measure at once write two files.
-    let part = path.with_extension(format!("{}.part", std::process::id()));
-    let text = serde_json::to_string_pretty(rates)?;
-    let written = fs::File::create(&part).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&part, path)
-    });
-    if written.is_err() {
-        // Of two errors the first tells more.
-        let _ = fs::remove_file(&part);
-    }
-    written.with_context(|| format!("{}: {advice}", path.display()))
+    let mut out = OutFile::create(path, &[]).context(advice)?;
+    out.write_all(serde_json::to_string_pretty(rates)?.as_bytes()).context(advice)?;
+    out.finish().context(advice)
 }
 
 fn local_link(from: u32, to: u32, rows_max: usize) -> LinkSpec {
@@ -308,6 +327,7 @@ mod tests {
             tier: "plain".to_owned(),
             copy_bytes_per_s: 1e10,
             decode_bytes_per_s: 2e10,
+            decode_bytes_per_s_all: 3e10,
             prompt_macs_per_s: 3e11,
             link_latency_us: 0.25,
             link_bytes_per_s: 4e9,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the answer goes to the output stream, everything else to the error stream.
 
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,8 +10,8 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 
 use super::args::GenerateArgs;
-use super::interrupt;
 use super::load::Prepared;
+use super::{input, interrupt};
 use crate::engine::open::Opened;
 use crate::engine::request::{Counters, Finish, Request, RequestEvent};
 use crate::engine::sample::SamplingOptions;
@@ -46,7 +46,12 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
         ..Request::default()
     };
     // Before a large model is loaded for nothing.
-    request.check(&prepared.options)?;
+    let checked = request.check(&prepared.options);
+    if args.prompt_tokens.is_some() {
+        checked.context("--prompt-tokens")?
+    } else {
+        checked?
+    }
     let plan = prepared.plan()?;
     if !args.json {
         writeln!(std::io::stderr(), "{}\n", plan.to_string().trim_end())?;
@@ -54,7 +59,7 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let opened = prepared.open(plan)?;
     let mut answer = Answer::new(&vocab, args, &prompt)?;
     let mut handle = opened.engine.submit(request)?;
-    interrupt::ends(handle.canceller());
+    let _watched = interrupt::cancels(handle.canceller());
     while let Some(event) = handle.next_event() {
         match event {
             RequestEvent::Token { id, .. } => {
@@ -146,14 +151,13 @@ fn prompt_text(args: &GenerateArgs) -> anyhow::Result<Option<String>> {
     };
     match args.prompt_file.as_deref() {
         Some(path) if path != Path::new("-") => {
-            let bytes = std::fs::read(path).with_context(|| format!("--prompt-file {}", path.display()))?;
+            let bytes = input::read_file("--prompt-file", path)?;
             return Ok(Some(read(bytes, "the prompt file")));
         }
         None if std::io::stdin().is_terminal() => return Ok(None),
         _ => {}
     }
-    let mut bytes = Vec::new();
-    std::io::stdin().lock().read_to_end(&mut bytes).context("standard input cannot be read")?;
+    let bytes = input::read(std::io::stdin().lock(), "standard input")?;
     if bytes.is_empty() && args.prompt_file.is_none() {
         // Nobody types and nothing comes, as under a job runner.
         return Ok(None);

@@ -10,18 +10,18 @@ use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::SplitArgs;
-use super::devices::measured_rates;
+use super::devices::card_rates;
 use super::interrupt;
 use crate::device::cpu::machine;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::{CardError, LoadProgress};
 use crate::engine::open::{self, CardChoice, CpuThreads, Model, Opened};
 use crate::engine::options::{EngineOptions, Pinning};
-use crate::model::facts::{Activations, CardFacts, KvFormat};
+use crate::model::facts::{Activations, KvFormat};
 use crate::split::CARDS_MAX;
 use crate::split::budget::parse_bytes;
 use crate::split::defaults::{virtual_card, virtual_links};
-use crate::split::options::SplitOptions;
+use crate::split::options::{Computing, SplitOptions};
 use crate::split::plan::Plan;
 
 /// The default context where the model allows more.
@@ -91,6 +91,10 @@ impl Prepared {
         let later = args.vram_reserve_later.as_deref();
         split.vram_reserve_later_bytes = later.map(|t| parse_bytes("--vram-reserve-later", t)).transpose()?;
         split.skip_split_if_fits = args.skip_split_if_fits;
+        split.computing = match choice.threads {
+            CpuThreads::Shared(_) => Computing::InTurn,
+            CpuThreads::PerCard(_) => Computing::Together,
+        };
         Ok(Prepared { model, choice, split, options, activations: args.activations })
     }
 
@@ -99,8 +103,8 @@ impl Prepared {
         Ok(open::plan(&self.model, &self.choice, &self.split, self.activations)?)
     }
 
-    /// Loads the plan's stages, with a progress bar where somebody watches.
-    pub(super) fn open(&self, plan: Plan) -> anyhow::Result<Opened> {
+    /// Says that a context is longer than the model was made for.
+    pub(super) fn warn_of_context(&self) {
         let (context, trained) = (self.options.context, self.model.program.facts.context_length);
         if context > trained {
             tracing::warn!(
@@ -108,6 +112,12 @@ impl Prepared {
                  there"
             );
         }
+    }
+
+    /// Loads the plan's stages, with a progress bar where somebody watches.
+    pub(super) fn open(&self, plan: Plan) -> anyhow::Result<Opened> {
+        self.warn_of_context();
+        let _watched = interrupt::looks();
         let progress = Progress::new(self.model.file.file_bytes());
         let opened = open::open(&self.model, &self.choice, plan, self.options.clone(), &progress);
         progress.bar.finish_and_clear();
@@ -154,13 +164,13 @@ fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
         (Some(n), None) => CpuThreads::Shared(n),
         (None, None) => CpuThreads::Shared(machine::allowed_cpus()),
     };
-    let mut facts: Vec<CardFacts> = (0u32..).zip(memory).map(|(i, bytes)| virtual_card(i, bytes)).collect();
-    if let Some(rates) = measured_rates() {
-        for card in &mut facts {
-            card.decode_bytes_per_s = rates.decode_bytes_per_s;
-            card.prompt_macs_per_s = rates.prompt_macs_per_s;
-        }
-    }
+    let cpus = machine::allowed_cpus() as f64;
+    let card_cpus = match threads {
+        CpuThreads::Shared(n) => cpus.min(n as f64),
+        CpuThreads::PerCard(n) => (cpus / count as f64).min(n as f64),
+    };
+    let rates = card_rates(tier, card_cpus);
+    let facts = (0u32..).zip(memory).map(|(i, bytes)| virtual_card(i, bytes, rates)).collect();
     Ok(CardChoice { links: virtual_links(count), cards: facts, threads, tier })
 }
 

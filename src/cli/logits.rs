@@ -2,7 +2,7 @@
 //!
 //! Invariant: rows are written as they come; a run that ends early leaves no file.
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use super::args::LogitsArgs;
 use super::interrupt;
@@ -22,12 +22,15 @@ pub(super) fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     };
     let prepared = Prepared::with(&args.split, wanted)?;
     let request = Request { prompt: args.tokens.clone(), logits: LogitsWanted::All, ..Request::default() };
-    request.check(&prepared.options)?;
-    let opened = prepared.open(prepared.plan()?)?;
-    let mut handle = opened.engine.submit(request)?;
-    interrupt::ends(handle.canceller());
+    request.check(&prepared.options).context("--tokens")?;
+    let plan = prepared.plan()?;
     let vocab = prepared.model.program.facts.vocab;
-    let mut out = NpyWriter::create(&args.out, args.tokens.len(), vocab)?;
+    // Before a large model is loaded for nothing.
+    let mut out = NpyWriter::create(&args.out, prepared.model.file.paths(), args.tokens.len(), vocab)
+        .context("--out")?;
+    let opened = prepared.open(plan)?;
+    let mut handle = opened.engine.submit(request)?;
+    let _watched = interrupt::cancels(handle.canceller());
     while let Some(event) = handle.next_event() {
         match event {
             RequestEvent::Logits { values, .. } => out.write(&values)?,

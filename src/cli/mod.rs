@@ -9,11 +9,13 @@ mod detokenize;
 mod devices;
 mod flags;
 mod generate;
+mod input;
 mod inspect;
 mod interrupt;
 mod load;
 mod logits;
 mod npy;
+mod out_file;
 mod plan;
 mod sim;
 mod tokenize;
@@ -21,19 +23,23 @@ mod tokenize;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 pub use flags::flags_markdown;
 
 /// Exit code after Ctrl-C, as shells count it.
 const INTERRUPTED: u8 = 130;
 
+/// Exit code after a wrong command line.
+const WRONG_COMMAND_LINE: u8 = 2;
+
 /// Runs the program with the arguments of the process; gives its exit code.
 pub fn run() -> ExitCode {
-    let arguments = args::Arguments::parse();
+    let arguments = match args::parse(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(error) => return not_parsed(&error),
+    };
     start_log();
     interrupt::watch();
-    let result = match arguments.command.unwrap_or_else(args::Command::default_generate) {
+    let result = match arguments.command {
         args::Command::Generate(a) => generate::run(&a),
         args::Command::Plan(a) => plan::run(&a),
         args::Command::Inspect(a) => inspect::run(&a),
@@ -55,6 +61,26 @@ pub fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Help and version as they are; an error of the command line as one line.
+fn not_parsed(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // A reader that has gone has seen enough.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.render().to_string();
+    let told = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let told = told.split("\n\nFor more information").next().unwrap_or(told);
+    let words: Vec<&str> = told.split_whitespace().collect();
+    let line = words.join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let _ = writeln!(
+        std::io::stderr(),
+        "tandem: error: {line}; `tandem --help` and `tandem COMMAND --help` say more"
+    );
+    ExitCode::from(WRONG_COMMAND_LINE)
 }
 
 /// The reader of our output has gone (`tandem ... | head`): that is no error.

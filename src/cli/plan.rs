@@ -4,6 +4,8 @@
 
 use std::io::{BufWriter, Write as _};
 
+use serde_json::json;
+
 use super::args::PlanArgs;
 use super::load::Prepared;
 use crate::engine::open;
@@ -20,10 +22,20 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<()> {
             } else {
                 writeln!(out, "{}", plan.to_string().trim_end())?;
             }
-            Ok(out.flush()?)
+            out.flush()?;
+            p.warn_of_context();
+            Ok(())
         }
         Err(SplitError::NoFit(refusal)) => {
-            writeln!(std::io::stderr(), "{}", refusal.itemised().to_string().trim_end())?;
+            if args.json {
+                writeln!(
+                    std::io::stdout(),
+                    "{}",
+                    serde_json::to_string_pretty(&json!({ "refused": &refusal }))?
+                )?;
+            } else {
+                writeln!(std::io::stderr(), "{}", refusal.itemised().to_string().trim_end())?;
+            }
             Err(SplitError::NoFit(refusal).into())
         }
         Err(error) => Err(error.into()),

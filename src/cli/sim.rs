@@ -39,6 +39,7 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<()> {
         bail!("--seed {seed} with --schedules {schedules} passes the largest seed, {}; lower one", u64::MAX);
     };
     let options = SimOptions::default();
+    let _watched = interrupt::looks();
     // On the error stream, and only where somebody watches.
     let bar = if args.schedules > 1 { ProgressBar::new(args.schedules) } else { ProgressBar::hidden() };
     let mut out = BufWriter::new(std::io::stdout());

@@ -9,6 +9,7 @@ use super::options::EngineOptions;
 use super::schedule::in_flight_max;
 use super::stage::{StageMachine, StagePlace};
 use crate::model::facts::{CardId, StageId};
+use crate::model::footprint::LOGITS_BUFFERS;
 use crate::transport::ring::Ring;
 use crate::transport::{LinkEnds, LinkSpec};
 
@@ -57,7 +58,7 @@ pub fn machines(specs: &[StageSpec], options: &EngineOptions) -> Result<Machines
         stages,
         links: links.collect(),
         commands_max: commands_max(stage_count, sequences),
-        logits_buffers: in_flight_max(stage_count),
+        logits_buffers: LOGITS_BUFFERS,
     })
 }
 

@@ -21,7 +21,7 @@ pub enum EngineError {
         context: usize,
     },
     /// A token id that the model does not have.
-    #[error("token {token} is outside the vocabulary of {vocab}; check --tokens")]
+    #[error("token {token} is outside the vocabulary of {vocab}; ids count from 0")]
     TokenOutOfRange {
         /// The id.
         token: u32,

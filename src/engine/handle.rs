@@ -18,15 +18,28 @@ use super::queue::Queue;
 use super::request::{Counters, Finish, RequestEvent, RequestId};
 use crate::transport::wait::{Bell, Cancel, Patience, Wait, WaitEnded};
 
-/// Events at which a request is held back. What its batches in flight make still comes.
+/// Weight of events at which a request is held back. What its batches in flight make still comes.
 const FULL: usize = 64;
 
-/// Events at which it goes on.
+/// Weight at which it goes on.
 const ROOM: usize = 16;
+
+/// Logits that weigh as much as any other event: a slow reader of whole prompts' logits keeps little memory.
+const LOGITS_VALUES: usize = 1 << 19;
+
+/// What an event weighs.
+fn weight(event: &RequestEvent) -> usize {
+    match event {
+        RequestEvent::Logits { values, .. } => 1 + values.len() / LOGITS_VALUES,
+        _ => 1,
+    }
+}
 
 #[derive(Debug, Default)]
 struct Pending {
     events: VecDeque<RequestEvent>,
+    /// Of all events here.
+    weight: usize,
     /// The coordinator was told that the consumer is slow.
     is_full: bool,
     is_closed: bool,
@@ -44,8 +57,9 @@ impl Outbox {
     pub fn push(&self, event: RequestEvent) -> bool {
         let becomes_full = {
             let mut pending = self.pending.lock();
+            pending.weight += weight(&event);
             pending.events.push_back(event);
-            let becomes_full = !pending.is_full && pending.events.len() >= FULL;
+            let becomes_full = !pending.is_full && pending.weight >= FULL;
             pending.is_full |= becomes_full;
             becomes_full
         };
@@ -158,12 +172,11 @@ impl Drop for RequestHandle {
 
 fn look(outbox: &Outbox) -> Option<Look> {
     let mut pending = outbox.pending.lock();
-    match pending.events.pop_front() {
-        Some(event) if pending.is_full && pending.events.len() <= ROOM => {
-            pending.is_full = false;
-            Some(Look::EventAndRoom(event))
-        }
-        Some(event) => Some(Look::Event(event)),
-        None => pending.is_closed.then_some(Look::Closed),
+    let Some(event) = pending.events.pop_front() else { return pending.is_closed.then_some(Look::Closed) };
+    pending.weight -= weight(&event);
+    if pending.is_full && pending.weight <= ROOM {
+        pending.is_full = false;
+        return Some(Look::EventAndRoom(event));
     }
+    Some(Look::Event(event))
 }

@@ -18,7 +18,7 @@ use crate::device::cpu::team::TeamSettings;
 use crate::device::ledger::Ledger;
 use crate::device::{Card, CardError, LoadProgress};
 use crate::gguf::{self, GgufError};
-use crate::model::facts::{Activations, CardFacts, LinkFacts, StageProgram};
+use crate::model::facts::{Activations, CardFacts, LinkFacts, StageId, StageProgram};
 use crate::model::footprint::{Footprint, ItemKind};
 use crate::model::program::Program;
 use crate::model::{ModelError, arch};
@@ -148,8 +148,13 @@ pub fn open(
         let mut card = CpuCard::new(facts, CpuSettings { tier: choice.tier, team, rest });
         let program = StageProgram { program: model.program.clone(), layers: stage.layers.clone() };
         let exec = card.lower(&program, &model.file, &settings, progress)?;
-        if !program.embeds() {
-            card.book(ItemKind::LinkSlots, link_into(stage.stage, &options).receiver_bytes())?;
+        // What the engine allocates for the stage.
+        let next = StageId(stage.stage.0 + 1);
+        let arriving = if program.embeds() { 0 } else { link_into(stage.stage, &options).receiver_bytes() };
+        let leaving = if program.heads() { 0 } else { link_into(next, &options).sender_bytes() };
+        card.book(ItemKind::LinkSlots, arriving + leaving)?;
+        if program.heads() {
+            card.book(ItemKind::Logits, options.logits_bytes())?;
         }
         let spec = StageSpec { card: stage.card, kv_pages: settings.kv_pages };
         stages.push(EngineStage { exec, spec, turn: turn.clone() });

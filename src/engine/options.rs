@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::error::EngineError;
 use crate::device::StageSettings;
 use crate::model::facts::{Activations, KvFormat, WINDOW_ROWS_MAX};
-use crate::model::footprint::StageSizes;
+use crate::model::footprint::{LOGITS_BUFFERS, StageSizes};
+use crate::split::options::{BATCH_ROWS_MAX, CONTEXT_MAX, LINK_SLOTS_MAX, SEQUENCES_MAX};
 use crate::transport::LinkKind;
 
 /// Whether threads stay on one CPU.
@@ -83,15 +84,15 @@ impl EngineOptions {
         let window_rows = self.window_rows.unwrap_or(1);
         let most = u32::MAX as usize / 2;
         let rules = [
-            ("--chunk", self.chunk_rows, 1, most),
+            ("--chunk", self.chunk_rows, 1, BATCH_ROWS_MAX),
             ("--window", window_rows, 1, WINDOW_ROWS_MAX),
-            ("--sequences", self.sequences, 1, 4096),
+            ("--sequences", self.sequences, 1, SEQUENCES_MAX),
             ("the queue", self.queue_max, 1, most),
-            ("--ctx", self.context, 1, most),
+            ("--ctx", self.context, 1, CONTEXT_MAX),
             ("the vocabulary", self.vocab, 1, most),
             ("the residual width", self.residual_width, 1, most),
             ("the rows with logits", self.logits_rows_max, WINDOW_ROWS_MAX, most),
-            ("the link slots", self.link_slots, 1, 1024),
+            ("the link slots", self.link_slots, 1, LINK_SLOTS_MAX),
             ("the batch limit in ms", self.batch_limit.as_millis() as usize, 1, most),
         ];
         match rules.into_iter().find(|(_, value, least, most)| value < least || value > most) {
@@ -117,6 +118,11 @@ impl EngineOptions {
         self.stage_sizes().kv_pages()
     }
 
+    /// Bytes of all buffers for logits.
+    pub fn logits_bytes(&self) -> u64 {
+        (LOGITS_BUFFERS * self.logits_rows_max * self.vocab * size_of::<f32>()) as u64
+    }
+
     /// What the planner is asked for.
     pub fn stage_sizes(&self) -> StageSizes {
         StageSizes {
@@ -126,6 +132,7 @@ impl EngineOptions {
             batch_rows_max: self.batch_rows_max(),
             logits_rows_max: self.logits_rows_max,
             link_slots: self.link_slots,
+            link_side_slots: self.link.side_slots(),
         }
     }
 

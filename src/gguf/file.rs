@@ -21,7 +21,8 @@ const READ_AHEAD_BYTES: usize = 256 * 1024;
 /// One model, in one or several mapped files.
 #[derive(Debug)]
 pub struct File {
-    path: PathBuf,
+    /// Of all files, in the order of the set.
+    paths: Vec<PathBuf>,
     architecture: String,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
@@ -35,17 +36,18 @@ impl File {
         let first = Opened::open(path)?;
         let metadata = &first.directory.metadata;
         let count = metadata.u32("split.count").map_err(|e| e.in_file(path))?.unwrap_or(0);
-        let mut parts = vec![first];
+        let (mut parts, mut paths) = (vec![first], vec![path.to_path_buf()]);
         if count > 1 {
             let set = SplitSet::of(path, count, &parts[0].directory).map_err(|e| e.in_file(path))?;
             set.check(0, &parts[0].directory).map_err(|e| e.in_file(path))?;
             for number in 1..count {
                 let part_path = set.path(number);
                 parts.push(set.open(number, &part_path).map_err(|e| e.in_file(&part_path))?);
+                paths.push(part_path);
             }
             set.check_total(&parts).map_err(|e| e.in_file(path))?;
         }
-        File::assemble(path, parts).map_err(|e| e.in_file(path))
+        File::assemble(paths, parts).map_err(|e| e.in_file(path))
     }
 
     /// The prefix of the architecture's keys.
@@ -84,7 +86,12 @@ impl File {
 
     /// The path that was opened.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.paths[0]
+    }
+
+    /// The paths of all files of the set, in order.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
     }
 
     /// Bytes of all files.
@@ -92,7 +99,7 @@ impl File {
         self.maps.iter().map(|m| m.bytes().len() as u64).sum()
     }
 
-    fn assemble(path: &Path, mut parts: Vec<Opened>) -> Result<File, GgufError> {
+    fn assemble(paths: Vec<PathBuf>, mut parts: Vec<Opened>) -> Result<File, GgufError> {
         let metadata = std::mem::take(&mut parts[0].directory.metadata);
         let architecture = match metadata.str("general.architecture")? {
             Some(name) => name.to_owned(),
@@ -112,7 +119,7 @@ impl File {
             Map::open(&p.file, p.len_bytes).map_err(|error| GgufError::Io { action: "map the file", error })
         };
         let maps = parts.iter().map(map).collect::<Result<Vec<_>, _>>()?;
-        Ok(File { path: path.to_path_buf(), architecture, metadata, tensors, index, maps })
+        Ok(File { paths, architecture, metadata, tensors, index, maps })
     }
 }
 

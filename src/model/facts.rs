@@ -102,6 +102,15 @@ pub enum CardKind {
     Cpu,
 }
 
+/// How fast a card computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CardRates {
+    /// Weight bytes read in a second of decode.
+    pub decode_bytes_per_s: f64,
+    /// Multiply-adds in a second of prompt.
+    pub prompt_macs_per_s: f64,
+}
+
 /// What the planner knows about a card.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct CardFacts {

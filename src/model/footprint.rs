@@ -31,6 +31,8 @@ pub enum ItemKind {
     Rows,
     /// Slots of the links into and out of the stage.
     LinkSlots,
+    /// Logits on their way from the last stage to the sampler.
+    Logits,
 }
 
 impl fmt::Display for ItemKind {
@@ -44,6 +46,7 @@ impl fmt::Display for ItemKind {
             ItemKind::KvPages => "K/V pages",
             ItemKind::Rows => "rows of a batch",
             ItemKind::LinkSlots => "link slots",
+            ItemKind::Logits => "logits",
         })
     }
 }
@@ -70,9 +73,14 @@ pub struct StageSizes {
     pub batch_rows_max: usize,
     /// The most rows of a batch with logits.
     pub logits_rows_max: usize,
-    /// Slots of a link.
+    /// Slots of a link's ring, in the receiving card's account.
     pub link_slots: usize,
+    /// Slots that each side of a link has beside the ring: 1 where rows are copied through host memory.
+    pub link_side_slots: usize,
 }
+
+/// Buffers for logits: one is written while another is read.
+pub const LOGITS_BUFFERS: usize = 2;
 
 impl StageSizes {
     /// K/V pages of a card: every sequence can fill its context.
@@ -279,7 +287,10 @@ impl Footprint {
         let table = if embeds { self.embedding_bytes - if heads { self.tied_bytes } else { 0 } } else { 0 };
         let tail = if heads { self.tail_vector_bytes } else { 0 };
         let residual_bytes = (4 * self.residual_width * sizes.batch_rows_max) as u64;
-        let slots = if embeds { 0 } else { sizes.link_slots as u64 * residual_bytes };
+        let slots_in = if embeds { 0 } else { sizes.link_slots + sizes.link_side_slots };
+        let slots_out = if heads { 0 } else { sizes.link_side_slots };
+        let logits =
+            if heads { LOGITS_BUFFERS * sizes.logits_rows_max * self.vocab * size_of::<f32>() } else { 0 };
         let items = [
             (ItemKind::Embedding, table),
             (ItemKind::Dense, sum(|l| l.dense_bytes)),
@@ -288,7 +299,8 @@ impl Footprint {
             (ItemKind::Head, if heads { self.head_bytes } else { 0 }),
             (ItemKind::KvPages, page_bytes * sizes.kv_pages() as u64 + fixed_bytes),
             (ItemKind::Rows, self.row_bytes * sizes.batch_rows_max as u64),
-            (ItemKind::LinkSlots, slots),
+            (ItemKind::LinkSlots, (slots_in + slots_out) as u64 * residual_bytes),
+            (ItemKind::Logits, logits as u64),
         ];
         items.into_iter().filter(|i| i.1 > 0).map(|(kind, bytes)| Item { kind, bytes }).collect()
     }

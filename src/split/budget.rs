@@ -87,6 +87,20 @@ pub fn format_bytes(bytes: u64) -> String {
     }
 }
 
+/// The same rounded up: what is asked for is enough.
+pub fn format_bytes_up(bytes: u64) -> String {
+    let shown = |bytes: u64| {
+        let text = format_bytes(bytes);
+        let enough = parse_bytes("", &text).is_ok_and(|b| b >= bytes);
+        (text, enough)
+    };
+    match shown(bytes) {
+        (text, true) => text,
+        // Three digits are off by at most half a unit of the third, 0.5 % of the least value that has three.
+        (_, false) => shown(bytes + bytes.div_ceil(200)).0,
+    }
+}
+
 /// Reads a size as people write it: `8GiB`, `512MiB`, `1.5G`, `4096`; units are powers of 1,024 in any case.
 /// `flag` is named in the error.
 pub fn parse_bytes(flag: &'static str, text: &str) -> Result<u64, SplitError> {
@@ -158,5 +172,19 @@ mod tests {
         for (bytes, text) in cases {
             assert_eq!(format_bytes(bytes), text);
         }
+    }
+
+    #[test]
+    fn sizes_asked_for_are_enough() {
+        let mut bytes = 1u64;
+        while bytes < 1 << 50 {
+            for bytes in [bytes, bytes + 1, bytes + bytes / 3, bytes + bytes / 7] {
+                let text = format_bytes_up(bytes);
+                let asked = parse_bytes("", &text).unwrap();
+                assert!(asked >= bytes && asked <= bytes + bytes / 80, "{bytes} B, {text}");
+            }
+            bytes += bytes / 5 + 1;
+        }
+        assert_eq!((format_bytes_up(512), format_bytes_up(MIB)), ("512 B".to_owned(), "1.00 MiB".to_owned()));
     }
 }

@@ -14,10 +14,34 @@ use super::cost::PROMPT_ROWS_PER_TOKEN;
 use super::error::SplitError;
 use super::sums::CARDS_MAX;
 
-/// Largest context, sequences, chunk and link slots: far beyond any computer, and small enough that no size of any
+/// The longest context. This and the limits below are far beyond any computer, and small enough that no size of any
 /// model overflows 64 bits.
-const SIZES_MAX: [(&str, usize); 4] =
-    [("--ctx", 1 << 24), ("--sequences", 1 << 12), ("--chunk", 1 << 16), ("link slots", 1 << 8)];
+pub const CONTEXT_MAX: usize = 1 << 24;
+
+/// The most sequences at once.
+pub const SEQUENCES_MAX: usize = 1 << 12;
+
+/// The most rows of a batch.
+pub const BATCH_ROWS_MAX: usize = 1 << 16;
+
+/// The most batches under way on a link.
+pub const LINK_SLOTS_MAX: usize = 1 << 8;
+
+const SIZES_MAX: [(&str, usize); 4] = [
+    ("--ctx", CONTEXT_MAX),
+    ("--sequences", SEQUENCES_MAX),
+    ("--chunk", BATCH_ROWS_MAX),
+    ("link slots", LINK_SLOTS_MAX),
+];
+
+/// Whether cards compute at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Computing {
+    /// Each has means of its own.
+    Together,
+    /// One after the other on the same threads: more cards give more memory, not more speed.
+    InTurn,
+}
 
 /// Card order (`--gpu-order`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +90,8 @@ pub struct SplitOptions {
     pub skip_split_if_fits: bool,
     /// Prompt rows that come with each decoded token: the weight of prompt time.
     pub prompt_rows_per_token: f64,
+    /// How the cards compute; changes what is predicted, not the split.
+    pub computing: Computing,
 }
 
 impl SplitOptions {
@@ -79,6 +105,7 @@ impl SplitOptions {
             vram_reserve_later_bytes: None,
             skip_split_if_fits: false,
             prompt_rows_per_token: PROMPT_ROWS_PER_TOKEN,
+            computing: Computing::Together,
         }
     }
 

@@ -73,6 +73,8 @@ pub enum Bound {
     Stage(StageId),
     /// The hand-off into a stage.
     ArrivalAt(StageId),
+    /// All stages: they take turns on the same threads.
+    Turns,
 }
 
 /// Predicted speed.

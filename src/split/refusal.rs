@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::model::facts::CardId;
 use crate::model::footprint::{Item, StageSizes};
 
-use super::budget::format_bytes;
+use super::budget::{format_bytes, format_bytes_up};
 use super::plan::Plan;
 use super::table::{items_in_words, write_aligned};
 
@@ -80,15 +80,18 @@ impl fmt::Display for NoFit {
         )?;
         if let Some(worst) = self.cards.iter().max_by_key(|c| (c.missing_bytes(), std::cmp::Reverse(c.card)))
         {
-            let (needed, budget) = (format_bytes(worst.needed_bytes), format_bytes(worst.budget_bytes));
+            let (needed, missing) =
+                (format_bytes(worst.needed_bytes), format_bytes_up(worst.missing_bytes()));
             let items = items_in_words(&worst.items);
-            write!(f, "; {} would need {needed} of its {budget} ({items})", worst.name)?;
+            write!(f, "; {} would need {needed}, {missing} more than it may take ({items})", worst.name)?;
         }
         match &self.nearest {
             Some(nearest) => write!(f, "; it fits with {}, or", nearest.flags)?,
             None => write!(f, "; no smaller --ctx, --kv, --sequences or --chunk helps, it fits")?,
         }
-        write!(f, " with {} more memory (--card-memory", format_bytes(self.missing_bytes))?;
+        let short = self.cards.iter().filter(|c| c.missing_bytes() > 0);
+        let more = short.map(|c| format!("{} more on {}", format_bytes_up(c.missing_bytes()), c.name));
+        write!(f, " with {} (--card-memory", more.collect::<Vec<_>>().join(", "))?;
         if self.cards.iter().any(|c| c.reserve_bytes > 0) {
             write!(f, ", --vram-reserve")?;
         }
@@ -111,7 +114,7 @@ impl fmt::Display for Itemised<'_> {
         let mut rows =
             vec![["card", "layers", "needs", "budget", "reserve", "missing"].map(str::to_string).to_vec()];
         for card in &self.0.cards {
-            let or_dash = |bytes: u64| if bytes == 0 { "-".to_string() } else { format_bytes(bytes) };
+            let or_dash = |bytes: u64| if bytes == 0 { "-".to_string() } else { format_bytes_up(bytes) };
             rows.push(vec![
                 card.name.clone(),
                 format!("{}-{}", card.layers.start, card.layers.end - 1),
@@ -127,7 +130,7 @@ impl fmt::Display for Itemised<'_> {
         }
         match &self.0.nearest {
             Some(nearest) => write!(f, "the nearest plan that fits: {}", nearest.flags),
-            None => write!(f, "missing: {} (--card-memory)", format_bytes(self.0.missing_bytes)),
+            None => write!(f, "missing: {} (--card-memory)", format_bytes_up(self.0.missing_bytes)),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::budget::format_bytes;
 use super::plan::{Bound, Plan, StagePlan};
 
 const WEIGHTS: [ItemKind; 4] = [ItemKind::Embedding, ItemKind::Dense, ItemKind::Vectors, ItemKind::Head];
-const BUFFERS: [ItemKind; 2] = [ItemKind::Rows, ItemKind::LinkSlots];
+const BUFFERS: [ItemKind; 3] = [ItemKind::Rows, ItemKind::LinkSlots, ItemKind::Logits];
 const HEADS: [&str; 9] =
     ["card", "layers", "weights", "experts", "K/V", "buffers", "reserve", "free", "time"];
 
@@ -50,6 +50,7 @@ impl fmt::Display for Plan {
             match self.predicted.bound {
                 Bound::Stage(stage) => write!(f, "{} bounds", at(stage.index()))?,
                 Bound::ArrivalAt(stage) => write!(f, "the link to {} bounds", at(stage.index()))?,
+                Bound::Turns => write!(f, "the cards take turns on the same threads")?,
             }
         }
         Ok(())

@@ -30,6 +30,14 @@ impl LinkKind {
     /// Every kind, for tests and tables.
     pub const ALL: [LinkKind; 2] = [LinkKind::Local, LinkKind::Staged];
 
+    /// Slots on each side beside the ring: a copying link is written to and read from outside it.
+    pub fn side_slots(self) -> usize {
+        match self {
+            LinkKind::Local => 0,
+            LinkKind::Staged => 1,
+        }
+    }
+
     /// The name in flags and reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -82,19 +90,12 @@ impl LinkSpec {
 
     /// Bytes in the receiving card's account: the ring, and behind a staged link the one slot that is read from.
     pub fn receiver_bytes(&self) -> u64 {
-        let own_slots = match self.kind {
-            LinkKind::Local => 0,
-            LinkKind::Staged => 1,
-        };
-        (self.slots as u64 + own_slots) * self.slot_bytes()
+        (self.slots + self.kind.side_slots()) as u64 * self.slot_bytes()
     }
 
     /// Bytes in the sending card's account: before a staged link the one slot that is written to.
     pub fn sender_bytes(&self) -> u64 {
-        match self.kind {
-            LinkKind::Local => 0,
-            LinkKind::Staged => self.slot_bytes(),
-        }
+        self.kind.side_slots() as u64 * self.slot_bytes()
     }
 
     /// All that the link allocates for rows.

@@ -68,6 +68,7 @@ impl Setup {
             batch_rows_max: self.rows_max,
             logits_rows_max: self.rows_max,
             link_slots: 2,
+            link_side_slots: 0,
         }
     }
 

@@ -12,7 +12,7 @@ use super::pack::{Matrix, TILE_ROWS, packed_bytes};
 use super::simd::products::{Finish, Rows, product};
 use super::simd::tier::Tier;
 use crate::gguf::TensorType;
-use crate::model::facts::Activations;
+use crate::model::facts::{Activations, CardRates};
 use crate::model::footprint::image_of;
 
 /// The least and the most bytes that are streamed.
@@ -27,10 +27,25 @@ const PROMPT_ROWS: usize = 512;
 const RUNS: usize = 3;
 
 /// Bytes of a buffer that comes from memory each time it is read: four times the largest cache, within
-/// [`STREAM_BYTES`], and never more than an eighth of what is available.
+/// [`STREAM_BYTES`], and never more than an eighth of what is available, shared by all CPUs.
 fn stream_bytes() -> usize {
     let wanted = (4 * machine::largest_cache_bytes()).clamp(*STREAM_BYTES.start(), *STREAM_BYTES.end());
-    wanted.min(machine::available_bytes() / 8) as usize
+    wanted.min(machine::available_bytes() / 8 / machine::allowed_cpus() as u64) as usize
+}
+
+/// What all threads together read from memory in a second where nothing was measured: two channels' order of
+/// magnitude.
+pub const TYPICAL_MEMORY_BYTES_PER_S: f64 = 20e9;
+
+/// Rates of one thread where nothing was measured: what one core of a present server or desktop does, rounded to one
+/// digit.
+pub fn typical(tier: Tier) -> CardRates {
+    let (decode_bytes_per_s, prompt_macs_per_s) = match tier {
+        Tier::Plain => (1e9, 2e9),
+        Tier::Avx2(_) => (10e9, 50e9),
+        Tier::Avx512(_) => (10e9, 100e9),
+    };
+    CardRates { decode_bytes_per_s, prompt_macs_per_s }
 }
 
 /// Bytes a second of a plain copy of memory, read and write counted once.
@@ -49,6 +64,15 @@ pub fn decode_bytes_per_s(tier: Tier) -> f64 {
     let tiles = stream_bytes() / TensorType::Q4_0.row_bytes(COLS) / TILE_ROWS;
     let rows = tiles.max(1) * TILE_ROWS;
     rate(tier, rows, 1) * TensorType::Q4_0.row_bytes(COLS) as f64 / COLS as f64
+}
+
+/// The same of `threads` threads at once, each with a matrix of its own: what memory gives them together.
+pub fn decode_bytes_per_s_of(tier: Tier, threads: usize) -> f64 {
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(move || decode_bytes_per_s(tier))).collect();
+        // A thread that failed has said why, and adds nothing.
+        all.into_iter().filter_map(|thread| thread.join().ok()).sum()
+    })
 }
 
 /// Multiply-adds a second of 512 prompt rows on a Q4_0 matrix.

@@ -1,0 +1,153 @@
+//! A file that appears whole under its name, or not at all.
+//!
+//! Invariants: only a new name or a regular file is written, never one of the inputs, a device or a folder; until
+//! [`OutFile::finish`] the name keeps what it had; a run that ends early leaves nothing beside it.
+//! Does not know: what is written.
+
+use std::fs;
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use tempfile::NamedTempFile;
+
+/// A file on its way.
+#[derive(Debug)]
+pub(super) struct OutFile {
+    file: BufWriter<NamedTempFile>,
+    target: PathBuf,
+}
+
+impl OutFile {
+    /// Opens `path` for writing beside the `inputs` of the run, which must stay as they are.
+    pub(super) fn create(path: &Path, inputs: &[PathBuf]) -> anyhow::Result<OutFile> {
+        let name = path.display();
+        let (target, permissions) = match fs::symlink_metadata(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => (path.to_owned(), None),
+            Err(e) => return Err(e).with_context(|| format!("{name}: cannot be written")),
+            // Through a symbolic link: the link stays.
+            Ok(_) => {
+                let target = fs::canonicalize(path).with_context(|| format!("{name}: leads nowhere"))?;
+                let metadata = fs::metadata(&target).with_context(|| format!("{name}: cannot be written"))?;
+                if !metadata.is_file() {
+                    bail!("{name}: is not a regular file; name a new file");
+                }
+                if inputs.iter().any(|input| fs::canonicalize(input).is_ok_and(|input| input == target)) {
+                    bail!("{name}: is a file that this run reads; name another");
+                }
+                (target, Some(metadata.permissions()))
+            }
+        };
+        let folder = match target.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".tandem-").suffix(".part");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            // What any program's new file gets: the mask of the user decides.
+            builder.permissions(fs::Permissions::from_mode(0o666));
+        }
+        let file = builder.tempfile_in(folder).with_context(|| format!("{name}: cannot be written"))?;
+        if let Some(permissions) = permissions {
+            file.as_file()
+                .set_permissions(permissions)
+                .with_context(|| format!("{name}: cannot be written"))?;
+        }
+        Ok(OutFile { file: BufWriter::new(file), target })
+    }
+
+    /// Ends the file and gives it its name.
+    pub(super) fn finish(self) -> anyhow::Result<()> {
+        let name = self.target.display().to_string();
+        let file = self.file.into_inner().map_err(|e| e.into_error());
+        let file = file.with_context(|| format!("{name}: cannot be written to its end"))?;
+        file.persist(&self.target)
+            .map_err(|e| e.error)
+            .with_context(|| format!("{name}: cannot be put in place"))?;
+        Ok(())
+    }
+}
+
+impl Write for OutFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(path: &Path, inputs: &[PathBuf]) -> anyhow::Result<()> {
+        let mut out = OutFile::create(path, inputs)?;
+        out.write_all(b"new")?;
+        out.finish()
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_appears_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        write(&path, &[]).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        fs::write(&path, b"old").unwrap();
+        let mut unfinished = OutFile::create(&path, &[]).unwrap();
+        unfinished.write_all(b"half").unwrap();
+        drop(unfinished);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(names(folder.path()), ["out"]);
+    }
+
+    #[test]
+    fn inputs_folders_and_missing_folders_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let input = folder.path().join("model");
+        fs::write(&input, b"weights").unwrap();
+        let again = folder.path().join("sub").join("..").join("model");
+        fs::create_dir(folder.path().join("sub")).unwrap();
+        for (path, word) in [
+            (again.as_path(), "reads"),
+            (folder.path(), "not a regular file"),
+            (&folder.path().join("missing").join("out"), "cannot be written"),
+        ] {
+            let error = format!("{:#}", write(path, std::slice::from_ref(&input)).unwrap_err());
+            assert!(error.contains(word) && !error.contains('\n'), "{error}");
+        }
+        assert_eq!(fs::read(&input).unwrap(), b"weights");
+        assert_eq!(names(folder.path()), ["model", "sub"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_a_link_and_a_socket_a_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("real"), b"old").unwrap();
+        std::os::unix::fs::symlink("real", at("link")).unwrap();
+        std::os::unix::fs::symlink("nothing", at("dangling")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        write(&at("link"), &[]).unwrap();
+        assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
+        assert_eq!(fs::read(at("real")).unwrap(), b"new");
+        let error = |name: &str| format!("{:#}", write(&at(name), &[]).unwrap_err());
+        assert!(error("dangling").contains("leads nowhere"));
+        assert!(error("socket").contains("not a regular file"));
+        let through = write(&at("link"), &[at("real")]).unwrap_err().to_string();
+        assert!(through.contains("reads"), "{through}");
+        assert_eq!(names(folder.path()), ["dangling", "link", "real", "socket"]);
+    }
+}
