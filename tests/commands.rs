@@ -543,3 +543,40 @@ fn wrong_command_lines_are_one_line_with_exit_2() {
     let prompt = ["--prompt", "SELECT", "--max-tokens", "4"];
     assert_eq!(stdout(&prompt), stdout(&[&["generate"][..], &prompt].concat()));
 }
+
+#[test]
+fn random_models_of_a_geometry_run_like_the_real_ones() {
+    let folder = fresh_home("synth");
+    let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let mut made = Vec::new();
+    for (name, arguments) in [
+        (
+            "small.gguf",
+            &["--like", "qwen3-30b-a3b", "--layers", "1", "--experts", "2", "--quant", "iq3_s"][..],
+        ),
+        ("like.gguf", &["--like", "models/rand-qwen3moe.gguf", "--layers", "5", "--experts", "6"]),
+        ("same.gguf", &["--like", "models/split-rand-llama-00001-of-00004.gguf", "--quant", "Q8_0"]),
+    ] {
+        let out = at(name);
+        stdout(&[&["synth"][..], arguments, &["--out", &out]].concat());
+        let first = std::fs::read(&out).unwrap();
+        // Threads do not show, seeds do.
+        stdout(&[&["synth"][..], arguments, &["--out", &out]].concat());
+        assert!(std::fs::read(&out).unwrap() == first, "{name}");
+        stdout(&[&["synth", "--seed", "2"][..], arguments, &["--out", &at("other.gguf")]].concat());
+        assert!(std::fs::read(at("other.gguf")).unwrap() != first, "{name}");
+        let text =
+            parsed(&stdout(&["generate", "--model", &out, "--prompt", "that was", "-n", "3", "--json"]));
+        assert_eq!(text["tokens"].as_array().unwrap().len(), 3, "{name}: {text}");
+        made.push(parsed(&stdout(&["inspect", "--model", &out, "--json"])));
+    }
+    let facts = |i: usize| &made[i]["facts"];
+    assert_eq!((&facts(0)["layers"], &facts(0)["embedding"]), (&json!(1), &json!(2048)), "{}", facts(0));
+    assert_eq!((&facts(1)["layers"], &facts(1)["experts"]), (&json!(5), &json!(6)), "{}", facts(1));
+    let refuse = |arguments: &[&str], parts: &[&str]| refused(&[&["synth"][..], arguments].concat(), parts);
+    refuse(&["--like", "gpt-9", "--out", &at("x")], &["gpt-9", "qwen3-30b-a3b"]);
+    refuse(&["--like", "llama-8b", "--quant", "q9", "--out", &at("x")], &["q9", "q4_k"]);
+    refuse(&["--like", "llama-8b", "--experts", "4", "--out", &at("x")], &["--experts"]);
+    refuse(&["--like", "llama-8b", "--layers", "0", "--out", &at("x")], &["--layers", "1 to"]);
+    assert!(!folder.join("x").exists());
+}

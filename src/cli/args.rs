@@ -59,6 +59,8 @@ pub(super) enum Command {
     Detokenize(DetokenizeArgs),
     /// Runs the engine's state machines under a seeded scheduler with faults
     Sim(SimArgs),
+    /// Writes a model file of a real geometry with random weights, to try a computer before a long download
+    Synth(SynthArgs),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -301,4 +303,28 @@ pub(super) struct SimArgs {
     /// Print JSON, one object a schedule
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SynthArgs {
+    /// Geometry: a name (qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b, llama-70b, llama-8b, smollm2-135m), or a model
+    /// file whose keys, tokenizer and tensors are taken
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(super) like: String,
+    /// Type of the matrices, e.g. q4_k, iq3_s, q8_0; the head gets q6_k where this has fewer bits; rows that are no
+    /// whole blocks get q8_0 [default: q4_k; with a file: its own types]
+    #[arg(long, value_name = "TYPE")]
+    pub(super) quant: Option<String>,
+    /// Layers, in place of the model's own number
+    #[arg(long, value_name = "N")]
+    pub(super) layers: Option<usize>,
+    /// Experts of each layer, in place of the model's own number
+    #[arg(long, value_name = "N")]
+    pub(super) experts: Option<usize>,
+    /// Seed of the weights
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+    /// File to write
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: PathBuf,
 }

@@ -18,6 +18,7 @@ mod npy;
 mod out_file;
 mod plan;
 mod sim;
+mod synth;
 mod tokenize;
 
 use std::io::Write as _;
@@ -49,6 +50,7 @@ pub fn run() -> ExitCode {
         args::Command::Tokenize(a) => tokenize::run(&a),
         args::Command::Detokenize(a) => detokenize::run(&a),
         args::Command::Sim(a) => sim::run(&a),
+        args::Command::Synth(a) => synth::run(&a),
     };
     match result {
         Ok(()) if interrupt::happened() => ExitCode::from(INTERRUPTED),

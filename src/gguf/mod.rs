@@ -15,6 +15,7 @@ pub mod reader;
 mod tensor_type;
 #[cfg(test)]
 mod tests;
+pub mod writer;
 
 pub use error::GgufError;
 pub use file::File;

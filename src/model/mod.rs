@@ -6,6 +6,7 @@ pub mod arch;
 pub mod facts;
 pub mod footprint;
 pub mod program;
+pub mod synth;
 
 use crate::gguf::{GgufError, TensorType};
 

@@ -31,6 +31,7 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+pub mod random;
 #[cfg(test)]
 mod tests;
 mod tq1_0;

@@ -1,0 +1,185 @@
+//! `tandem synth`: a model file of a real geometry with random weights.
+//!
+//! Threads make pieces of tensors side by side; one writes them in file order. Invariant: the bytes depend on geometry,
+//! types and seed alone, not on threads; the file appears whole or not at all.
+
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use anyhow::{Context as _, anyhow, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::args::SynthArgs;
+use super::interrupt;
+use super::out_file::OutFile;
+use crate::device::cpu::machine;
+use crate::gguf::formats::random::RandomBlocks;
+use crate::gguf::writer::{Layout, TensorSpec, head};
+use crate::gguf::{File, TensorType};
+use crate::model::synth::{Blueprint, Changes, Fill, Geometry, Planned, like};
+use crate::split::budget::format_bytes;
+use crate::text::plain_vocab;
+
+/// Bytes of a piece, about: large beside the cost of handing it over.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// Pieces that wait for the writer, for each thread.
+const WAITING: usize = 2;
+
+/// Runs the command.
+pub(super) fn run(args: &SynthArgs) -> anyhow::Result<()> {
+    let quant = args.quant.as_deref().map(quant_named).transpose()?;
+    let sizes = [("--layers", args.layers, 1024), ("--experts", args.experts, 65_536)];
+    if let Some((flag, n, most)) = sizes.into_iter().find_map(|(flag, n, most)| Some((flag, n?, most)))
+        && !(1..=most).contains(&n)
+    {
+        bail!("{flag} is {n}; it must be 1 to {most}");
+    }
+    let changes = Changes { quant, layers: args.layers, experts: args.experts };
+    let (mut blueprint, inputs) = match Geometry::named(&args.like) {
+        Some(geometry) => (geometry.blueprint(&changes)?, Vec::new()),
+        None if std::path::Path::new(&args.like).exists() => {
+            let file = File::open(args.like.as_ref())?;
+            (like(&file, &changes)?, file.paths().to_vec())
+        }
+        None => {
+            let names: Vec<&str> = Geometry::ALL.iter().map(|g| g.name).collect();
+            bail!("--like {}: neither a file nor one of {}", args.like, names.join(", "));
+        }
+    };
+    if let Some((size, pre)) = blueprint.vocab.take() {
+        for (key, value) in plain_vocab(size, pre).iter() {
+            blueprint.metadata.insert(key.to_owned(), value.clone());
+        }
+    }
+    let specs: Vec<TensorSpec> = blueprint.tensors.iter().map(|t| t.spec.clone()).collect();
+    let layout = Layout::of(&specs);
+    let mut out = OutFile::create(&args.out, &inputs).context("--out")?;
+    out.write_all(&head(&blueprint.metadata, &specs, &layout))?;
+    let _watched = interrupt::looks();
+    write_tensors(&blueprint, args.seed, layout.data_bytes, &mut out)?;
+    out.finish().context("--out")?;
+    writeln!(
+        std::io::stderr(),
+        "{}: {} tensors, {} parameters, {}",
+        args.out.display(),
+        specs.len(),
+        blueprint.parameters(),
+        format_bytes(layout.data_bytes)
+    )?;
+    Ok(())
+}
+
+/// A type by the name that people use, in any case.
+fn quant_named(name: &str) -> anyhow::Result<TensorType> {
+    let weights = |ty: &TensorType| ty.is_quantised() || ty.is_float();
+    let mut all = TensorType::ALL.iter().copied().filter(weights);
+    let found = all.clone().find(|ty| ty.name().eq_ignore_ascii_case(name));
+    found.ok_or_else(|| {
+        let names: Vec<String> = all.by_ref().map(|ty| ty.name().to_lowercase()).collect();
+        anyhow!("--quant {name}: no such type; it is one of {}", names.join(", "))
+    })
+}
+
+/// A piece of a tensor, whole blocks, with the padding behind the last.
+struct Piece {
+    tensor: usize,
+    number: u64,
+    bytes: u64,
+    padding: u64,
+}
+
+/// All pieces in file order.
+fn pieces(tensors: &[Planned]) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for (tensor, planned) in tensors.iter().enumerate() {
+        let (bytes, block) = (planned.spec.bytes(), planned.spec.ty.block_bytes() as u64);
+        let step = PIECE_BYTES / block * block;
+        for number in 0..bytes.div_ceil(step) {
+            let left = bytes - number * step;
+            let padding = if left <= step { bytes.next_multiple_of(32) - bytes } else { 0 };
+            pieces.push(Piece { tensor, number, bytes: left.min(step), padding });
+        }
+    }
+    pieces
+}
+
+fn write_tensors(blueprint: &Blueprint, seed: u64, bytes: u64, out: &mut OutFile) -> anyhow::Result<()> {
+    let pieces = pieces(&blueprint.tensors);
+    let threads = machine::allowed_cpus().min(pieces.len().max(1));
+    let bar = ProgressBar::new(bytes);
+    if let Ok(style) =
+        ProgressStyle::with_template("writing {bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+    {
+        bar.set_style(style);
+    }
+    let stop = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let makers: Vec<Receiver<Vec<u8>>> = (0..threads)
+            .map(|thread| {
+                let (sender, receiver) = sync_channel(WAITING);
+                let (pieces, stop) = (&pieces, &stop);
+                scope.spawn(move || {
+                    let own = pieces.iter().skip(thread).step_by(threads);
+                    make(&blueprint.tensors, own, seed, stop, &sender);
+                });
+                receiver
+            })
+            .collect();
+        let mut write = || {
+            for number in 0..pieces.len() {
+                if interrupt::happened() {
+                    bail!("interrupted");
+                }
+                let piece =
+                    makers[number % threads].recv().context("a thread that makes weights ended early")?;
+                out.write_all(&piece).context("--out: cannot be written to its end")?;
+                bar.inc(piece.len() as u64);
+            }
+            Ok(())
+        };
+        let written = write();
+        // A thread that waits for room gets it when its receiver goes.
+        stop.store(true, Ordering::Relaxed);
+        drop(makers);
+        written
+    });
+    bar.finish_and_clear();
+    written
+}
+
+fn make<'a>(
+    tensors: &[Planned],
+    pieces: impl Iterator<Item = &'a Piece>,
+    seed: u64,
+    stop: &AtomicBool,
+    sender: &SyncSender<Vec<u8>>,
+) {
+    let mut blocks: Option<(usize, RandomBlocks)> = None;
+    for piece in pieces {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let Planned { spec, fill } = &tensors[piece.tensor];
+        if blocks.as_ref().is_none_or(|(tensor, _)| *tensor != piece.tensor) {
+            let random = match fill {
+                Fill::Norm => RandomBlocks::around(spec.ty, 1.0, 0.05),
+                Fill::Random(rms) => RandomBlocks::new(spec.ty, *rms),
+            };
+            blocks = random.map(|random| (piece.tensor, random));
+        }
+        let mut bytes = vec![0u8; piece.bytes as usize];
+        if let Some((_, random)) = &blocks {
+            let place = (piece.tensor as u64) << 32 | piece.number;
+            random.fill(
+                seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ place.wrapping_mul(0xd6e8_feb8_6659_fd93),
+                &mut bytes,
+            );
+        }
+        bytes.resize((piece.bytes + piece.padding) as usize, 0);
+        if sender.send(bytes).is_err() {
+            return;
+        }
+    }
+}
