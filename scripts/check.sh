@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What every commit passes, in about two minutes: format, lints, rules, unit tests, documentation.
+# What every commit passes, in a few minutes: format, lints, rules, unit tests, documentation.
 #
 # As a hook: ln -s ../../scripts/check.sh .git/hooks/pre-commit
 set -euo pipefail

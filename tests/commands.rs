@@ -149,7 +149,7 @@ fn stop_strings_and_limits_end_the_answer() {
     assert_eq!(short["tokens"].as_array().unwrap().len(), 3);
     assert_eq!(answer(&[])["finish"], "end of generation");
     let full = answer(&["--ctx", "32", "--ignore-eos", "--max-tokens", "100"]);
-    assert_eq!(full["finish"], "the context is full (--ctx)");
+    assert_eq!(full["finish"], "the full context (--ctx)");
 }
 
 #[test]

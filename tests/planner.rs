@@ -42,12 +42,15 @@ impl Case {
         items.iter().map(|i| i.bytes).sum()
     }
 
-    fn budget_bytes(&self, card: usize) -> u64 {
-        let reserve = match self.options.vram_reserve_later_bytes {
+    fn reserve_bytes(&self, card: usize) -> u64 {
+        match self.options.vram_reserve_later_bytes {
             Some(later) if card > 0 => later,
             _ => self.options.vram_reserve_bytes,
-        };
-        self.cards[card].memory_bytes.saturating_sub(reserve)
+        }
+    }
+
+    fn budget_bytes(&self, card: usize) -> u64 {
+        self.cards[card].memory_bytes.saturating_sub(self.reserve_bytes(card))
     }
 
     fn fits(&self, stages: &[Assignment]) -> bool {
@@ -266,7 +269,10 @@ proptest! {
         if let Some(refusal) = no_fit(case.plan()) {
             let excess = |stages: &Vec<Assignment>| -> u64 {
                 let one = |s: &Assignment| {
-                    case.needed_bytes(s.0, s.1.clone()).saturating_sub(case.budget_bytes(s.0))
+                    let needed = case.needed_bytes(s.0, s.1.clone());
+                    let with_reserve = needed + case.reserve_bytes(s.0);
+                    let fits = needed <= case.budget_bytes(s.0);
+                    if fits { 0 } else { with_reserve - case.cards[s.0].memory_bytes }
                 };
                 stages.iter().map(one).sum()
             };
@@ -274,10 +280,7 @@ proptest! {
             // The same bytes, given to the cards named, are enough.
             let mut larger = case.clone();
             for need in &refusal.cards {
-                larger.cards[need.card.index()].memory_bytes += need.missing_bytes();
-                if case.budget_bytes(need.card.index()) == 0 {
-                    larger.cards[need.card.index()].memory_bytes = need.needed_bytes + need.reserve_bytes;
-                }
+                larger.cards[need.card.index()].memory_bytes += need.missing_bytes;
             }
             prop_assert!(larger.plan().is_ok());
         }

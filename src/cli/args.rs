@@ -3,8 +3,9 @@
 //! Invariant: this is the only place that reads the command line; `docs/flags.md` is made from it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
 
 use crate::model::facts::{Activations, KvFormat};
@@ -17,7 +18,7 @@ const MODEL: &str = "models/tiny-qwen3moe.gguf";
 /// Without a command, `generate` runs, with whatever flags are given: alone it writes text from a built-in prompt on
 /// two virtual cards.
 #[derive(Debug, Parser)]
-#[command(name = "tandem", version, max_term_width = 100)]
+#[command(name = "tandem", version, max_term_width = 100, override_usage = "tandem [COMMAND] [FLAGS]")]
 pub(super) struct Arguments {
     #[command(subcommand)]
     pub(super) command: Command,
@@ -37,6 +38,11 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arg
         arguments.insert(arguments.len().min(1), "generate".into());
     }
     Arguments::try_parse_from(arguments)
+}
+
+/// A token id of a list.
+fn token_id(text: &str) -> Result<u32, String> {
+    text.trim().parse().map_err(|_| "token ids are whole numbers, separated by commas".to_owned())
 }
 
 #[derive(Debug, Subcommand)]
@@ -67,7 +73,19 @@ pub(super) enum Command {
 pub(super) struct ModelArgs {
     /// Model file (GGUF); of a split set the first file
     #[arg(short, long, value_name = "FILE", default_value = MODEL)]
-    pub(super) model: PathBuf,
+    model: PathBuf,
+}
+
+impl ModelArgs {
+    /// The model's path. Without `--model` the file of the repository must be there.
+    pub(super) fn path(&self) -> anyhow::Result<&Path> {
+        if self.model == Path::new(MODEL) && !self.model.exists() {
+            bail!(
+                "{MODEL}: not in this folder; give --model FILE, or run tandem in the folder of its sources"
+            );
+        }
+        Ok(&self.model)
+    }
 }
 
 /// Flags of every command that plans.
@@ -78,8 +96,8 @@ pub(super) struct SplitArgs {
     /// Cards: `cpu:N` for N virtual cards
     #[arg(long, value_name = "CARDS", default_value = "cpu:2")]
     pub(super) gpus: String,
-    /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all) [default: the machine's available memory,
-    /// shared equally]
+    /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all; units are powers of 1,024, GB the same as GiB)
+    /// [default: the machine's available memory, shared equally]
     #[arg(long, value_name = "SIZES")]
     pub(super) card_memory: Option<String>,
     /// First layer of each card after the first, e.g. 18,32 [default: the planner's choice]
@@ -122,7 +140,7 @@ pub(super) struct SplitArgs {
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct SequencesArg {
-    /// Sequences at once
+    /// Sequences at once; one prompt uses one of them, memory is planned for all
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) sequences: usize,
 }
@@ -141,7 +159,7 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "prompt_tokens")]
     pub(super) prompt_file: Option<PathBuf>,
     /// Prompt as token ids
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     pub(super) prompt_tokens: Option<Vec<u32>>,
     /// Treat the prompt as a user's message and apply the model's chat template
     #[arg(long)]
@@ -252,7 +270,7 @@ pub(super) struct LogitsArgs {
     #[command(flatten)]
     pub(super) split: SplitArgs,
     /// Token ids
-    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id, required = true)]
     pub(super) tokens: Vec<u32>,
     /// Output file: float32 [tokens, vocabulary]
     #[arg(long, value_name = "FILE")]
@@ -285,7 +303,7 @@ pub(super) struct DetokenizeArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
     /// Token ids
-    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id, required = true)]
     pub(super) tokens: Vec<u32>,
     /// Show special tokens
     #[arg(long)]

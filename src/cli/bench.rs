@@ -192,11 +192,17 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
     let spread = |runs: Vec<f64>| {
         let (low, high) =
             (runs.iter().copied().fold(f64::MAX, f64::min), runs.iter().copied().fold(0.0, f64::max));
-        format!("{:.1} tok/s (of {}, {low:.1} to {high:.1})", median(runs.iter().copied()), runs.len())
+        let median = median(runs.iter().copied());
+        match runs.len() {
+            1 => format!("{median:.1} tok/s"),
+            n => format!("{median:.1} tok/s (of {n}, {low:.1} to {high:.1})"),
+        }
     };
     writeln!(out, "{}", opened.plan.to_string().trim_end())?;
     writeln!(out, "prompt {}: {}", args.pp, spread(runs.iter().map(|r| r.prompt_tok_s).collect()))?;
-    writeln!(out, "decode {}: {}", args.tg, spread(runs.iter().map(|r| r.decode_tok_s).collect()))?;
+    if args.tg > 0 {
+        writeln!(out, "decode {}: {}", args.tg, spread(runs.iter().map(|r| r.decode_tok_s).collect()))?;
+    }
     for (s, p) in opened.engine.stats().iter().zip(&opened.plan.stages) {
         let t = &s.times;
         writeln!(

@@ -12,7 +12,7 @@ use crate::text::{SpecialText, Vocab};
 
 /// Runs the command.
 pub(super) fn run(args: &DetokenizeArgs) -> anyhow::Result<()> {
-    let file = File::open(&args.model.model)?;
+    let file = File::open(args.model.path()?)?;
     let place = || file.path().display().to_string();
     let vocab = Vocab::from_metadata(file.metadata()).with_context(place)?;
     let special = if args.special { SpecialText::Shown } else { SpecialText::Hidden };

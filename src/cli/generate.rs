@@ -15,7 +15,7 @@ use super::{input, interrupt};
 use crate::engine::open::Opened;
 use crate::engine::request::{Counters, Finish, Request, RequestEvent};
 use crate::engine::sample::SamplingOptions;
-use crate::split::budget::format_bytes;
+use crate::split::budget::{format_bytes, format_count};
 use crate::text::{
     AddSpecial, ChatInput, ChatTemplate, Detokenizer, ParseSpecial, SpecialText, StopStrings, Tokenizer,
     Vocab, replace_bad_utf8,
@@ -229,8 +229,8 @@ impl<'v> Answer<'v> {
             _ if self.stopped.is_some() => "a stop string",
             Finish::EndToken(_) => "end of generation",
             Finish::TokensMax => "--max-tokens",
-            Finish::ContextFull => "the context is full (--ctx)",
-            Finish::Cancelled => "interrupted",
+            Finish::ContextFull => "the full context (--ctx)",
+            Finish::Cancelled => "an interrupt",
             Finish::Failed(_) => "an error",
         };
         let rate = |tokens: usize, ns: u64| if ns == 0 { 0.0 } else { tokens as f64 * 1e9 / ns as f64 };
@@ -257,19 +257,19 @@ impl<'v> Answer<'v> {
             .zip(&opened.plan.stages)
             .map(|(s, p)| {
                 format!(
-                    "{} busy {:.0} %, {} hand-offs of {}",
+                    "{} busy {:.0} %, {} of {}",
                     p.name,
                     100.0 * s.times.share(s.times.busy_ns),
-                    s.times.batches,
+                    format_count(s.times.batches as usize, "hand-off"),
                     format_bytes(s.times.bytes_per_hand_off() as u64)
                 )
             })
             .collect();
         writeln!(
             std::io::stderr(),
-            "[{} prompt tokens at {prompt_tok_s:.0} tok/s, {} tokens at {decode_tok_s:.0} tok/s, ended by {reason}; {}]",
-            counters.prompt_tokens,
-            counters.generated_tokens,
+            "[{} at {prompt_tok_s:.0} tok/s, {} at {decode_tok_s:.0} tok/s, ended by {reason}; {}]",
+            format_count(counters.prompt_tokens, "prompt token"),
+            format_count(counters.generated_tokens, "token"),
             stages.join("; ")
         )?;
         Ok(())

@@ -19,7 +19,7 @@ type Fact = (&'static str, Option<Value>);
 
 /// Runs the command.
 pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
-    let file = File::open(&args.model.model)?;
+    let file = File::open(args.model.path()?)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     if args.json {
         json_report(&mut out, &file, args.tensors)

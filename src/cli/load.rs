@@ -19,7 +19,7 @@ use crate::engine::open::{self, CardChoice, CpuThreads, Model, Opened};
 use crate::engine::options::{EngineOptions, Pinning};
 use crate::model::facts::{Activations, KvFormat};
 use crate::split::CARDS_MAX;
-use crate::split::budget::parse_bytes;
+use crate::split::budget::{format_bytes, parse_bytes};
 use crate::split::defaults::{virtual_card, virtual_links};
 use crate::split::options::{Computing, SplitOptions};
 use crate::split::plan::Plan;
@@ -65,7 +65,7 @@ impl Prepared {
     /// The same with what the command adds.
     pub(super) fn with(args: &SplitArgs, wanted: Wanted) -> anyhow::Result<Prepared> {
         let choice = cards(args)?;
-        let model = Model::open(&args.model.model)?;
+        let model = Model::open(args.model.path()?)?;
         let facts = &model.program.facts;
         let context = match args.ctx {
             Some(0) => bail!("--ctx 0 holds no token; give at least 1"),
@@ -108,8 +108,8 @@ impl Prepared {
         let (context, trained) = (self.options.context, self.model.program.facts.context_length);
         if context > trained {
             tracing::warn!(
-                "--ctx {context} is beyond the {trained} positions that the model was trained for; text gets worse \
-                 there"
+                "a context of {context} is beyond the {trained} positions that the model was trained for; text gets \
+                 worse there"
             );
         }
     }
@@ -127,6 +127,9 @@ impl Prepared {
 
 /// The cards that `--gpus` names.
 fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
+    if args.gpus == "cpu:0" {
+        bail!("--gpus cpu:0: no card at all; write cpu:1 for one");
+    }
     let count = args.gpus.strip_prefix("cpu:").and_then(|n| n.parse::<usize>().ok()).filter(|n| *n > 0);
     let Some(count) = count else {
         bail!("--gpus {}: this build runs virtual cards only; write cpu:N, e.g. cpu:2", args.gpus);
@@ -139,7 +142,11 @@ fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
         Some(text) => {
             let list: Result<Vec<u64>, _> =
                 text.split(',').map(|t| parse_bytes("--card-memory", t)).collect();
-            match list?.as_slice() {
+            let list = list?;
+            if let Some(bytes) = list.iter().find(|bytes| **bytes < 1 << 20) {
+                bail!("--card-memory {text}: {bytes} B hold no model; write a unit, as in 8GiB,4GiB");
+            }
+            match list.as_slice() {
                 [one] => vec![*one; count],
                 list if list.len() == count => list.to_vec(),
                 list => bail!(
@@ -149,11 +156,20 @@ fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
             }
         }
     };
+    let available = machine::available_bytes();
+    let all = memory.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    if args.card_memory.is_some() && all > available {
+        tracing::warn!(
+            "the cards of --card-memory have {} together, this computer has {} available",
+            format_bytes(all),
+            format_bytes(available)
+        );
+    }
     let tier = match args.cpu_tier.as_deref() {
         None => Tier::detect(),
         Some(name) => Tier::named(name).with_context(|| {
             let all: Vec<&str> = Tier::available().iter().map(|t| t.name()).collect();
-            format!("--cpu-tier {name}: not on this CPU; it has {}", all.join(", "))
+            format!("--cpu-tier {name}: this CPU has {}", all.join(", "))
         })?,
     };
     let threads = match (args.threads, args.card_threads) {

@@ -21,8 +21,13 @@ mod sim;
 mod synth;
 mod tokenize;
 
+use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::registry::LookupSpan;
 
 pub use flags::flags_markdown;
 
@@ -78,9 +83,18 @@ fn not_parsed(error: &clap::Error) -> ExitCode {
     let words: Vec<&str> = told.split_whitespace().collect();
     let line = words.join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let is_bare = |e: &clap::Error| match e.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) => !argument.starts_with('-'),
+        _ => false,
+    };
+    let hint = if error.kind() == ErrorKind::UnknownArgument && is_bare(error) {
+        " (a file needs --model, a text --prompt)"
+    } else {
+        ""
+    };
     let _ = writeln!(
         std::io::stderr(),
-        "tandem: error: {line}; `tandem --help` and `tandem COMMAND --help` say more"
+        "tandem: error: {line}{hint}; `tandem --help` and `tandem COMMAND --help` say more"
     );
     ExitCode::from(WRONG_COMMAND_LINE)
 }
@@ -99,7 +113,26 @@ fn start_log() {
     let named = std::env::var("RUST_LOG").ok().and_then(|v| v.parse().ok());
     let levels = named
         .unwrap_or_else(|| tracing_subscriber::filter::Targets::new().with_default(tracing::Level::WARN));
-    let lines =
-        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).without_time().with_target(false);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).event_format(LogLine);
     tracing_subscriber::registry().with(lines).with(levels).init();
+}
+
+/// `tandem: warn: MESSAGE fields`, as errors are written.
+struct LogLine;
+
+impl<S, N> FormatEvent<S, N> for LogLine
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &tracing_subscriber::fmt::FmtContext<'_, S, N>,
+        mut out: Writer<'_>,
+        event: &tracing::Event<'_>,
+    ) -> fmt::Result {
+        write!(out, "tandem: {}: ", event.metadata().level().as_str().to_lowercase())?;
+        context.field_format().format_fields(out.by_ref(), event)?;
+        writeln!(out)
+    }
 }

@@ -4,6 +4,7 @@
 
 use std::io::{BufWriter, Write as _};
 
+use anyhow::bail;
 use serde_json::json;
 
 use super::args::PlanArgs;
@@ -36,7 +37,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<()> {
             } else {
                 writeln!(std::io::stderr(), "{}", refusal.itemised().to_string().trim_end())?;
             }
-            Err(SplitError::NoFit(refusal).into())
+            bail!("{}", refusal.summary())
         }
         Err(error) => Err(error.into()),
     }

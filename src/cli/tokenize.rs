@@ -12,7 +12,7 @@ use crate::text::{AddSpecial, ParseSpecial, SpecialText, Tokenizer, Vocab};
 
 /// Runs the command.
 pub(super) fn run(args: &TokenizeArgs) -> anyhow::Result<()> {
-    let file = File::open(&args.model.model)?;
+    let file = File::open(args.model.path()?)?;
     let place = || file.path().display().to_string();
     let vocab = Vocab::from_metadata(file.metadata()).with_context(place)?;
     let parse = if args.parse_special { ParseSpecial::AsTokens } else { ParseSpecial::AsText };

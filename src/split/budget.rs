@@ -56,15 +56,33 @@ impl Budget {
         sum_bytes(items) <= self.budget_bytes()
     }
 
-    /// Bytes of `items` beyond the budget; 0 where they fit.
+    /// Bytes that the card needs more to hold `items` beside the reserve; 0 where they fit.
     pub fn missing_bytes(&self, items: &[Item]) -> u64 {
-        sum_bytes(items).saturating_sub(self.budget_bytes())
+        self.missing_of(sum_bytes(items))
+    }
+
+    /// The same of items that take `bytes` together.
+    pub(super) fn missing_of(&self, bytes: u64) -> u64 {
+        if bytes <= self.budget_bytes() {
+            return 0;
+        }
+        (bytes - self.budget_bytes()).saturating_add(self.deficit_bytes())
+    }
+
+    /// What the reserve asks for beyond the whole card; it has to be met first.
+    pub(super) fn deficit_bytes(&self) -> u64 {
+        self.reserve_bytes.saturating_sub(self.memory_bytes)
     }
 }
 
 /// All items together.
 pub fn sum_bytes(items: &[Item]) -> u64 {
     items.iter().map(|i| i.bytes).sum()
+}
+
+/// A number with its noun, in the singular for 1: `1 layer`, `2 cards`.
+pub fn format_count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Bytes for people, three digits: `7.86 GiB`, `121 MiB`, `512 B`.

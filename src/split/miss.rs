@@ -18,7 +18,7 @@ pub(super) fn closest(orders: &Orders, bytes: &[&RangeBytes], budgets: &[Budget]
     let width = layers + 1;
     let excess = |class: usize, start: usize, end: usize| {
         let card = orders.card_of(class);
-        bytes[card].of(start, end).saturating_sub(budgets[card].budget_bytes())
+        budgets[card].missing_of(bytes[card].of(start, end))
     };
     // For each node and first layer: least excess from there to the end, and where the node's stage ends.
     let mut own: Vec<(Excess, usize)> = vec![((0, 0), layers); orders.nodes.len() * width];

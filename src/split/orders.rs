@@ -95,6 +95,7 @@ fn classes(cards: &[CardFacts], budgets: &[Budget], links: &LinkFacts) -> Vec<Ve
         let rate = |from: usize, to: usize| links.rates[from][to];
         x.kind == y.kind
             && budgets[a].budget_bytes() == budgets[b].budget_bytes()
+            && budgets[a].deficit_bytes() == budgets[b].deficit_bytes()
             && x.decode_bytes_per_s == y.decode_bytes_per_s
             && x.prompt_macs_per_s == y.prompt_macs_per_s
             && rate(a, b) == rate(b, a)

@@ -155,7 +155,7 @@ impl Planner<'_> {
         Ok(NoFit {
             needed_bytes: needs.iter().map(|n| n.needed_bytes).sum(),
             available_bytes: self.budgets.iter().fold(0, |sum, b| b.budget_bytes().saturating_add(sum)),
-            missing_bytes: needs.iter().map(CardNeed::missing_bytes).sum(),
+            missing_bytes: needs.iter().fold(0, |sum, n| n.missing_bytes.saturating_add(sum)),
             cards: needs,
             nearest,
             layers_given: matches!(self.layout, Layout::Given(_)),
@@ -170,9 +170,10 @@ impl Planner<'_> {
             name: facts.name.clone(),
             layers: layers.clone(),
             needed_bytes: sum_bytes(&items),
-            items,
             budget_bytes: budget.budget_bytes(),
             reserve_bytes: budget.reserve_bytes,
+            missing_bytes: budget.missing_bytes(&items),
+            items,
         }
     }
 

@@ -30,13 +30,8 @@ pub struct CardNeed {
     pub budget_bytes: u64,
     /// Kept free beside the budget.
     pub reserve_bytes: u64,
-}
-
-impl CardNeed {
-    /// Bytes beyond the budget.
-    pub fn missing_bytes(&self) -> u64 {
-        self.needed_bytes.saturating_sub(self.budget_bytes)
-    }
+    /// What the card needs more.
+    pub missing_bytes: u64,
 }
 
 /// What to ask for instead.
@@ -72,30 +67,39 @@ impl std::error::Error for NoFit {}
 /// One line.
 impl fmt::Display for NoFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the model does not fit: {} are needed, {} are available",
-            format_bytes(self.needed_bytes),
-            format_bytes(self.available_bytes)
-        )?;
-        if let Some(worst) = self.cards.iter().max_by_key(|c| (c.missing_bytes(), std::cmp::Reverse(c.card)))
-        {
-            let (needed, missing) =
-                (format_bytes(worst.needed_bytes), format_bytes_up(worst.missing_bytes()));
+        write!(f, "{}", self.sums())?;
+        if let Some(worst) = self.cards.iter().max_by_key(|c| (c.missing_bytes, std::cmp::Reverse(c.card))) {
+            let (needed, missing) = (format_bytes(worst.needed_bytes), format_bytes_up(worst.missing_bytes));
             let items = items_in_words(&worst.items);
             write!(f, "; {} would need {needed}, {missing} more than it may take ({items})", worst.name)?;
         }
-        match &self.nearest {
-            Some(nearest) => write!(f, "; it fits with {}, or", nearest.flags)?,
-            None => write!(f, "; no smaller --ctx, --kv, --sequences or --chunk helps, it fits")?,
-        }
-        let short = self.cards.iter().filter(|c| c.missing_bytes() > 0);
-        let more = short.map(|c| format!("{} more on {}", format_bytes_up(c.missing_bytes()), c.name));
-        write!(f, " with {} (--card-memory", more.collect::<Vec<_>>().join(", "))?;
-        if self.cards.iter().any(|c| c.reserve_bytes > 0) {
-            write!(f, ", --vram-reserve")?;
-        }
-        write!(f, "{})", if self.layers_given { ", or another --layer-split" } else { "" })
+        write!(f, "; {}", self.advice())
+    }
+}
+
+impl NoFit {
+    /// The line without the items, for those who see [`NoFit::itemised`].
+    pub fn summary(&self) -> String {
+        format!("{}; {}", self.sums(), self.advice())
+    }
+
+    fn sums(&self) -> String {
+        let (needed, available) = (format_bytes(self.needed_bytes), format_bytes(self.available_bytes));
+        format!("the model does not fit: {needed} are needed, {available} are available")
+    }
+
+    /// What to ask for instead.
+    fn advice(&self) -> String {
+        let smaller = match &self.nearest {
+            Some(nearest) => format!("it fits with {}, or", nearest.flags),
+            None => "no smaller --ctx, --kv, --sequences or --chunk helps, it fits".to_owned(),
+        };
+        let short = self.cards.iter().filter(|c| c.missing_bytes > 0);
+        let more = short.map(|c| format!("{} more on {}", format_bytes_up(c.missing_bytes), c.name));
+        let more = more.collect::<Vec<_>>().join(", ");
+        let reserved = if self.cards.iter().any(|c| c.reserve_bytes > 0) { ", --vram-reserve" } else { "" };
+        let split = if self.layers_given { ", or another --layer-split" } else { "" };
+        format!("{smaller} with {more} (--card-memory{reserved}){split}")
     }
 }
 
@@ -121,11 +125,11 @@ impl fmt::Display for Itemised<'_> {
                 format_bytes(card.needed_bytes),
                 format_bytes(card.budget_bytes),
                 or_dash(card.reserve_bytes),
-                or_dash(card.missing_bytes()),
+                or_dash(card.missing_bytes),
             ]);
         }
         write_aligned(f, &rows)?;
-        for card in self.0.cards.iter().filter(|c| c.missing_bytes() > 0) {
+        for card in self.0.cards.iter().filter(|c| c.missing_bytes > 0) {
             writeln!(f, "{}: {}", card.name, items_in_words(&card.items))?;
         }
         match &self.0.nearest {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::model::footprint::{Item, ItemKind};
 
-use super::budget::format_bytes;
+use super::budget::{format_bytes, format_count};
 use super::plan::{Bound, Plan, StagePlan};
 
 const WEIGHTS: [ItemKind; 4] = [ItemKind::Embedding, ItemKind::Dense, ItemKind::Vectors, ItemKind::Head];
@@ -23,15 +23,13 @@ impl fmt::Display for Plan {
         for idle in &self.idle {
             writeln!(f, "{}  idle: {}", idle.name, idle.reason)?;
         }
-        let count =
-            |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
         let sizes = &self.sizes;
         writeln!(
             f,
             "{} on {}, {} of {} tokens, K/V {}, chunks of {}; {} in all",
-            count(self.layer_count(), "layer"),
-            count(self.stages.len(), "card"),
-            count(sizes.sequences, "sequence"),
+            format_count(self.layer_count(), "layer"),
+            format_count(self.stages.len(), "card"),
+            format_count(sizes.sequences, "sequence"),
             sizes.context,
             sizes.kv.name(),
             sizes.batch_rows_max,
@@ -40,16 +38,22 @@ impl fmt::Display for Plan {
         let predicted = &self.predicted;
         write!(f, "predicted: decode {} tok/s", rate(predicted.decode_tok_s))?;
         if sizes.sequences > 1 {
-            write!(f, " (all {} sequences {})", sizes.sequences, rate(predicted.decode_tok_s_all))?;
+            write!(
+                f,
+                " alone, {} all {} sequences together",
+                rate(predicted.decode_tok_s_all),
+                sizes.sequences
+            )?;
         }
         write!(f, ", prompt {} tok/s", rate(predicted.prompt_tok_s))?;
         if self.stages.len() > 1 {
             let at = |index: usize| &self.stages[index].name;
             let (row, chunk) = (format_bytes(self.handoff_row_bytes), format_bytes(self.handoff_chunk_bytes));
             write!(f, "\nbetween cards: {row} a row, {chunk} a chunk; ")?;
+            let what = if sizes.sequences > 1 { "prompts and decode" } else { "prompts" };
             match self.predicted.bound {
-                Bound::Stage(stage) => write!(f, "{} bounds", at(stage.index()))?,
-                Bound::ArrivalAt(stage) => write!(f, "the link to {} bounds", at(stage.index()))?,
+                Bound::Stage(stage) => write!(f, "{} bounds {what}", at(stage.index()))?,
+                Bound::ArrivalAt(stage) => write!(f, "the link to {} bounds {what}", at(stage.index()))?,
                 Bound::Turns => write!(f, "the cards take turns on the same threads")?,
             }
         }
