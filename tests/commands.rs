@@ -580,3 +580,22 @@ fn random_models_of_a_geometry_run_like_the_real_ones() {
     refuse(&["--like", "llama-8b", "--layers", "0", "--out", &at("x")], &["--layers", "1 to"]);
     assert!(!folder.join("x").exists());
 }
+
+#[test]
+fn text_of_others_in_an_error_stays_on_its_line() {
+    for arguments in [&["plan", "--model", "no\nsuch\u{1b}[31m"][..], &["plan", "--gpus", "a\nb"]] {
+        let out = tandem(arguments);
+        let errors = String::from_utf8(out.stderr).unwrap();
+        assert_eq!((out.status.code(), errors.lines().count()), (Some(1), 1), "{errors}");
+        assert!(errors.contains("\\n") && !errors.contains('\u{1b}'), "{errors:?}");
+    }
+}
+
+#[test]
+fn a_bench_makes_the_passes_that_it_counts() {
+    let sizes = ["--pp", "600", "--tg", "1", "--reps", "1", "--chunk", "700", "--gpus", "cpu:1"];
+    let model = ["--model", "models/rand-llama.gguf"];
+    let report = parsed(&stdout(&[&["bench", "--json"][..], &model, &sizes].concat()));
+    assert_eq!(report["stages"][0]["hand_offs"], json!(2), "one chunk, one pass: {report}");
+    assert!(report["decode_tok_s"].as_f64().unwrap() > 0.0, "{report}");
+}

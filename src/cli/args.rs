@@ -162,7 +162,7 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     pub(super) prompt_tokens: Option<Vec<u32>>,
     /// Treat the prompt as a user's message and apply the model's chat template
-    #[arg(long)]
+    #[arg(long, conflicts_with = "prompt_tokens")]
     pub(super) chat: bool,
     /// System message of the chat
     #[arg(long, value_name = "TEXT", requires = "chat")]

@@ -30,7 +30,8 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if args.pp == 0 || args.reps == 0 || args.sequences == 0 {
         bail!("--pp, --reps and --sequences must be at least 1");
     }
-    let positions = args.depth.checked_add(args.pp).and_then(|n| n.checked_add(args.tg));
+    // The token behind the last pass has a position too.
+    let positions = args.depth.checked_add(args.pp).and_then(|n| n.checked_add(args.tg)?.checked_add(1));
     let Some(positions) = positions.filter(|n| *n <= CONTEXT_MAX) else {
         bail!("--depth, --pp and --tg need more positions than any context holds, {CONTEXT_MAX}; lower one");
     };
@@ -100,9 +101,12 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
     }
     // Each request has a reader of its own: one that nobody reads is held back, and would decode alone later.
     let readers = std::thread::scope(|scope| {
-        let readers: Vec<_> = handles.into_iter().map(|handle| scope.spawn(move || read(handle))).collect();
-        readers.into_iter().map(|r| r.join()).collect::<Vec<_>>()
+        let start = |handle| std::thread::Builder::new().spawn_scoped(scope, move || read(handle));
+        let readers: std::io::Result<Vec<_>> = handles.into_iter().map(start).collect();
+        // Where one cannot start, its request and those behind it are dropped, which cancels them.
+        readers.map(|readers| readers.into_iter().map(|r| r.join()).collect::<Vec<_>>())
     });
+    let readers = readers.context("cannot start a reader for each sequence; lower --sequences")?;
     let (mut last_argmax, mut ends) = (None, Vec::new());
     for reader in readers {
         let (argmax, counters) = reader.map_err(|_| anyhow::anyhow!("a reader of events ended early"))??;

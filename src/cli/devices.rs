@@ -24,6 +24,13 @@ use crate::transport::{LinkEnds, LinkError, LinkKind, LinkSpec};
 /// Of the file of rates; other versions are ignored.
 const VERSION: u64 = 3;
 
+/// Rates of a file that are believed: bytes, multiply-adds or microseconds.
+const RATE_MIN: f64 = 1e-6;
+const RATE_MAX: f64 = 1e18;
+
+/// Bytes of such a file, at most.
+const FILE_MAX: u64 = 1 << 16;
+
 /// Hand-offs of the latency measurement, there and back.
 const HAND_OFFS: u64 = 20_000;
 
@@ -82,8 +89,8 @@ impl Rates {
             rates.link_bytes_per_s,
         ];
         // The planner divides by them.
-        if !all.iter().all(|rate| rate.is_finite() && *rate > 0.0) {
-            return Err("a rate in it is not above 0".to_owned());
+        if !all.iter().all(|rate| (RATE_MIN..RATE_MAX).contains(rate)) {
+            return Err("a rate in it is not one that a computer has".to_owned());
         }
         Ok((rates.cpu == cpu).then_some(rates))
     }
@@ -114,7 +121,13 @@ pub(super) fn card_rates(tier: Tier, threads: f64) -> CardRates {
 /// Rates measured earlier on this processor.
 fn measured_rates() -> Option<Rates> {
     let path = rates_path()?;
-    let read = match fs::read_to_string(&path) {
+    // Not a pipe that nobody writes to, and nothing large.
+    let text = match fs::metadata(&path) {
+        Ok(found) if !found.is_file() || found.len() > FILE_MAX => Err(ErrorKind::InvalidData.into()),
+        Ok(_) => fs::read_to_string(&path),
+        Err(error) => Err(error),
+    };
+    let read = match text {
         Ok(text) => Rates::parse(&text, &machine::cpu_name()),
         // A home that is no folder holds no file either.
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),

@@ -64,7 +64,7 @@ pub fn run() -> ExitCode {
         Err(_) if interrupt::happened() => ExitCode::from(INTERRUPTED),
         Err(error) => {
             // A closed error stream has nobody to tell.
-            let _ = writeln!(std::io::stderr(), "tandem: error: {error:#}");
+            let _ = writeln!(std::io::stderr(), "tandem: error: {}", one_line(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
@@ -94,9 +94,26 @@ fn not_parsed(error: &clap::Error) -> ExitCode {
     };
     let _ = writeln!(
         std::io::stderr(),
-        "tandem: error: {line}{hint}; `tandem --help` and `tandem COMMAND --help` say more"
+        "tandem: error: {}{hint}; `tandem --help` and `tandem COMMAND --help` say more",
+        one_line(line)
     );
     ExitCode::from(WRONG_COMMAND_LINE)
+}
+
+/// The most characters of an error that come from a user or a file.
+const LINE_MAX: usize = 2000;
+
+/// Text of a user's, a file's or a template's making on one line: control characters as escapes, and not without end.
+fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for (count, c) in text.chars().enumerate() {
+        if count == LINE_MAX {
+            line.push_str(" ...");
+            break;
+        }
+        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    line
 }
 
 /// The reader of our output has gone (`tandem ... | head`): that is no error.

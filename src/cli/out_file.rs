@@ -1,7 +1,7 @@
 //! A file that appears whole under its name, or not at all.
 //!
 //! Invariants: only a new name or a regular file is written, never one of the inputs, a device or a folder; until
-//! [`OutFile::finish`] the name keeps what it had; a run that ends early leaves nothing beside it.
+//! [`OutFile::finish`] the name keeps what it had; a run that ends early by itself or at Ctrl-C leaves nothing beside it.
 //! Does not know: what is written.
 
 use std::fs;
@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use tempfile::NamedTempFile;
+
+use super::interrupt;
 
 /// A file on its way.
 #[derive(Debug)]
@@ -22,6 +24,9 @@ impl OutFile {
     /// Opens `path` for writing beside the `inputs` of the run, which must stay as they are.
     pub(super) fn create(path: &Path, inputs: &[PathBuf]) -> anyhow::Result<OutFile> {
         let name = path.display();
+        if path.as_os_str().to_string_lossy().ends_with(std::path::is_separator) {
+            bail!("{name}: is the name of a folder; name a file");
+        }
         let (target, permissions) = match fs::symlink_metadata(path) {
             Err(e) if e.kind() == ErrorKind::NotFound => (path.to_owned(), None),
             Err(e) => return Err(e).with_context(|| format!("{name}: cannot be written")),
@@ -35,6 +40,11 @@ impl OutFile {
                 if inputs.iter().any(|input| fs::canonicalize(input).is_ok_and(|input| input == target)) {
                     bail!("{name}: is a file that this run reads; name another");
                 }
+                // A file that a plain write could not change (read-only, a program that runs) stays as it is.
+                fs::OpenOptions::new()
+                    .append(true)
+                    .open(&target)
+                    .with_context(|| format!("{name}: cannot be written"))?;
                 (target, Some(metadata.permissions()))
             }
         };
@@ -51,7 +61,8 @@ impl OutFile {
             builder.permissions(fs::Permissions::from_mode(0o666));
         }
         let file = builder.tempfile_in(folder).with_context(|| format!("{name}: cannot be written"))?;
-        if let Some(permissions) = permissions {
+        interrupt::unfinished(file.path());
+        if let Some(permissions) = permissions.map(plain) {
             file.as_file()
                 .set_permissions(permissions)
                 .with_context(|| format!("{name}: cannot be written"))?;
@@ -62,13 +73,26 @@ impl OutFile {
     /// Ends the file and gives it its name.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         let name = self.target.display().to_string();
+        let part = self.file.get_ref().path().to_owned();
         let file = self.file.into_inner().map_err(|e| e.into_error());
         let file = file.with_context(|| format!("{name}: cannot be written to its end"))?;
-        file.persist(&self.target)
-            .map_err(|e| e.error)
-            .with_context(|| format!("{name}: cannot be put in place"))?;
+        let placed = file.persist(&self.target).map_err(|e| e.error);
+        interrupt::finished(&part);
+        placed.with_context(|| format!("{name}: cannot be put in place"))?;
         Ok(())
     }
+}
+
+/// Who may read, write and run; no file takes over another's rights to act as its owner.
+#[cfg(unix)]
+fn plain(permissions: fs::Permissions) -> fs::Permissions {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::Permissions::from_mode(permissions.mode() & 0o777)
+}
+
+#[cfg(not(unix))]
+fn plain(permissions: fs::Permissions) -> fs::Permissions {
+    permissions
 }
 
 impl Write for OutFile {

@@ -14,8 +14,29 @@ use super::pack::{TILE_ROWS, tile_count};
 
 const CLAIM_WORDS: usize = 32;
 
-/// The most parts that a matrix can have over all bands.
+/// Parts over all bands up to which a matrix is cut without an allocation; more are possible.
 pub const PARTS_MAX: usize = 64 * CLAIM_WORDS;
+
+/// One bit a part: claimed. Without parts beyond [`PARTS_MAX`] the list is empty.
+#[derive(Debug)]
+struct Claims {
+    first: [AtomicU64; CLAIM_WORDS],
+    more: Vec<AtomicU64>,
+}
+
+impl Claims {
+    fn of(parts: usize) -> Claims {
+        let words = parts.div_ceil(64).saturating_sub(CLAIM_WORDS);
+        Claims {
+            first: std::array::from_fn(|_| AtomicU64::new(0)),
+            more: (0..words).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        self.first.get(at).unwrap_or_else(|| &self.more[at - CLAIM_WORDS])
+    }
+}
 
 /// Where the parts of a band begin.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +59,7 @@ pub struct ColumnsMut<'a> {
     /// First row of every band and the end of the last; `None` is one band.
     bands: Option<&'a [usize]>,
     parts: usize,
-    claimed: [AtomicU64; CLAIM_WORDS],
+    claimed: Claims,
     borrow: PhantomData<&'a mut [f32]>,
 }
 
@@ -52,7 +73,7 @@ impl<'a> ColumnsMut<'a> {
     /// Cuts the columns of `data` (whole rows of `width` values) into `parts` parts.
     ///
     /// # Panics
-    /// If `data` is not whole rows, or there are more than [`PARTS_MAX`] parts or none.
+    /// If `data` is not whole rows, or there are no parts.
     pub fn new(data: &'a mut [f32], width: usize, parts: usize) -> ColumnsMut<'a> {
         ColumnsMut::cut(data, width, None, parts, Cut::Tiles)
     }
@@ -71,10 +92,7 @@ impl<'a> ColumnsMut<'a> {
         let whole = ColumnsMut::cut(data, stride, None, 1, Cut::Tiles);
         let one = |(span, parts): &(Range<usize>, usize)| {
             assert!(
-                free <= span.start
-                    && span.start <= span.end
-                    && span.end <= stride
-                    && (1..=PARTS_MAX).contains(parts),
+                free <= span.start && span.start <= span.end && span.end <= stride && *parts > 0,
                 "columns: span {span:?} of rows of {stride} values, free from {free}, in {parts} parts"
             );
             free = span.end;
@@ -83,7 +101,7 @@ impl<'a> ColumnsMut<'a> {
                 data: unsafe { whole.data.add(span.start.min(whole.rows * stride)) },
                 width: span.len(),
                 parts: *parts,
-                claimed: std::array::from_fn(|_| AtomicU64::new(0)),
+                claimed: Claims::of(*parts),
                 ..whole
             }
         };
@@ -126,11 +144,8 @@ impl<'a> ColumnsMut<'a> {
             assert!(starts.is_sorted() && end <= rows, "columns: bands end at {end} of {rows} rows");
         }
         let band_count = bands.map_or(1, |starts| starts.len().saturating_sub(1));
-        assert!(
-            parts > 0 && band_count * parts <= PARTS_MAX,
-            "columns: {band_count} bands of {parts} parts, at most {PARTS_MAX}"
-        );
-        let claimed = std::array::from_fn(|_| AtomicU64::new(0));
+        assert!(parts > 0, "columns: {band_count} bands of no parts");
+        let claimed = Claims::of(band_count * parts);
         let data = data.as_mut_ptr();
         ColumnsMut { data, rows, stride: width, width, cut, bands, parts, claimed, borrow: PhantomData }
     }
@@ -170,7 +185,7 @@ impl<'a> ColumnsMut<'a> {
         let rows = rows.filter(|_| part < self.parts);
         let rows = rows.unwrap_or_else(|| panic!("columns: there is no part {part} of band {band}"));
         let bit = band * self.parts + part;
-        let before = self.claimed[bit / 64].fetch_or(1 << (bit % 64), Ordering::AcqRel);
+        let before = self.claimed.word(bit / 64).fetch_or(1 << (bit % 64), Ordering::AcqRel);
         assert_eq!(before >> (bit % 64) & 1, 0, "columns: part {part} of band {band} was claimed before");
         Columns {
             // SAFETY: the band starts inside the matrix or at its end (checked in `cut`), which `'a` borrows.
@@ -256,6 +271,24 @@ mod tests {
             });
             assert!(data.iter().all(|&v| v == 1.0), "{width} columns in {parts} parts");
         }
+    }
+
+    #[test]
+    fn parts_beyond_the_first_words_are_claimed_once_too() {
+        let (bands, parts) = (PARTS_MAX / 8 + 3, 8);
+        let (starts, mut data): (Vec<usize>, _) = ((0..=bands).collect(), vec![0f32; bands * 16 * parts]);
+        {
+            let columns = ColumnsMut::banded(&mut data, 16 * parts, &starts, parts);
+            for (band, part) in (0..bands).flat_map(|b| (0..parts).map(move |p| (b, p))) {
+                let mut claimed = columns.claim_in(band, part);
+                let range = claimed.range();
+                claimed.row_mut(0, range).fill((band * parts + part) as f32);
+            }
+            let again = std::panic::AssertUnwindSafe(|| drop(columns.claim_in(bands - 1, parts - 1)));
+            assert!(std::panic::catch_unwind(again).is_err());
+        }
+        let expected = (0..bands * parts).flat_map(|i| [i as f32; 16]);
+        assert!(data.iter().copied().eq(expected));
     }
 
     #[test]
