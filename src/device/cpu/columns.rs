@@ -284,7 +284,7 @@ mod tests {
                 let range = claimed.range();
                 claimed.row_mut(0, range).fill((band * parts + part) as f32);
             }
-            let again = std::panic::AssertUnwindSafe(|| drop(columns.claim_in(bands - 1, parts - 1)));
+            let again = std::panic::AssertUnwindSafe(|| _ = columns.claim_in(bands - 1, parts - 1));
             assert!(std::panic::catch_unwind(again).is_err());
         }
         let expected = (0..bands * parts).flat_map(|i| [i as f32; 16]);
