@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use tandem::device::batch::BatchId;
 use tandem::model::facts::{CardKind, KvFormat, StageId};
-use tandem::model::footprint::{Footprint, ItemKind, LayerFootprint, StageSizes};
+use tandem::model::footprint::gpu::GpuSizes;
+use tandem::model::footprint::{ByKind, Footprint, ItemKind, LayerFootprint, StageSizes};
 use tandem::transport::ring::{CloseCause, RingFault};
 use tandem::transport::wait::{Cancel, Patience, Wait};
 use tandem::transport::{self, LinkEnds, LinkError, LinkKind, LinkPair, LinkReceiver, LinkSender, LinkSpec};
@@ -437,10 +438,10 @@ fn a_link_that_could_carry_nothing_is_refused() {
 #[test]
 fn a_local_link_is_the_plans_item_and_a_staged_one_has_a_slot_more_on_either_card() {
     let layer = LayerFootprint {
-        dense_bytes: 0,
-        expert_bytes: 0,
+        dense_bytes: ByKind::default(),
+        expert_bytes: ByKind::default(),
         vector_bytes: 0,
-        read_bytes_per_row: 0,
+        read_bytes_per_row: ByKind::default(),
         macs_per_row: 0,
         paged: Vec::new(),
         fixed_values: 0,
@@ -448,13 +449,14 @@ fn a_local_link_is_the_plans_item_and_a_staged_one_has_a_slot_more_on_either_car
     let footprint = Footprint {
         layers: vec![layer; 3],
         embedding_bytes: 0,
-        head_bytes: 0,
+        head_bytes: ByKind::default(),
         tied_bytes: 0,
         tail_vector_bytes: 0,
         head_macs: 0,
         residual_width: WIDTH,
         vocab: 0,
         row_bytes: 0,
+        gpu: GpuSizes::default(),
         rope_vector_bytes: 0,
     };
     let sizes = StageSizes {

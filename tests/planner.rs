@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngSeed, TestRunner};
 use tandem::model::facts::{CardFacts, CardId, CardKind, CardRates, KvFormat, LinkFacts, LinkRate};
-use tandem::model::footprint::{Footprint, ItemKind, LayerFootprint, StageSizes};
+use tandem::model::footprint::gpu::GpuSizes;
+use tandem::model::footprint::{ByKind, Footprint, ItemKind, LayerFootprint, StageSizes};
 use tandem::split::SplitError;
 use tandem::split::cost::{Assignment, Cost, TimeModel};
 use tandem::split::defaults::{virtual_card, virtual_links};
@@ -111,10 +112,10 @@ fn layer() -> impl Strategy<Value = LayerFootprint> {
     // Few distinct sizes, so that ties occur.
     (1u64..5, prop_oneof![Just(0u64), 1u64..6], 0u64..3, paged, prop_oneof![Just(0u64), 0u64..500]).prop_map(
         |(dense, experts, vectors, paged, fixed_values)| LayerFootprint {
-            dense_bytes: dense * 100_000,
-            expert_bytes: experts * 400_000,
+            dense_bytes: ByKind::same(dense * 100_000),
+            expert_bytes: ByKind::same(experts * 400_000),
             vector_bytes: vectors * 1_000,
-            read_bytes_per_row: dense * 100_000 + experts * 50_000,
+            read_bytes_per_row: ByKind::same(dense * 100_000 + experts * 50_000),
             macs_per_row: dense * 160_000 + experts * 80_000,
             paged,
             fixed_values,
@@ -134,13 +135,14 @@ fn footprint(layers: impl Into<prop::collection::SizeRange>) -> impl Strategy<Va
             Footprint {
                 layers,
                 embedding_bytes: table * 200_000,
-                head_bytes: head * 200_000,
+                head_bytes: ByKind::same(head * 200_000),
                 tied_bytes: if tied { table * 200_000 } else { 0 },
                 tail_vector_bytes: 100,
                 head_macs: head * 320_000,
                 residual_width: width * 16,
                 vocab: 1_000,
                 row_bytes: row_bytes * 16,
+                gpu: GpuSizes::default(),
                 rope_vector_bytes: 0,
             }
         },
@@ -452,10 +454,10 @@ fn the_random_cases_hold_plans_refusals_idle_cards_and_offers_of_every_kind() {
 /// A dense model of `layers` equal layers, with a head as large as eight of them.
 fn dense(layers: usize) -> Footprint {
     let layer = LayerFootprint {
-        dense_bytes: 2_200_000,
-        expert_bytes: 0,
+        dense_bytes: ByKind::same(2_200_000),
+        expert_bytes: ByKind::default(),
         vector_bytes: 4_608,
-        read_bytes_per_row: 2_200_000,
+        read_bytes_per_row: ByKind::same(2_200_000),
         macs_per_row: 3_540_000,
         paged: vec![(3, 64, 64)],
         fixed_values: 0,
@@ -463,13 +465,14 @@ fn dense(layers: usize) -> Footprint {
     Footprint {
         layers: vec![layer; layers],
         embedding_bytes: 17_700_000,
-        head_bytes: 17_700_000,
+        head_bytes: ByKind::same(17_700_000),
         tied_bytes: 17_700_000,
         tail_vector_bytes: 2_304,
         head_macs: 28_300_000,
         residual_width: 576,
         vocab: 49_152,
         row_bytes: 30_000,
+        gpu: GpuSizes::default(),
         rope_vector_bytes: 0,
     }
 }
@@ -648,7 +651,7 @@ fn q8_0_is_not_offered_where_a_head_has_no_whole_blocks() {
 fn the_table_is_aligned_and_at_most_100_columns_wide_from_1_to_8_cards() {
     for count in 1..=8 {
         let mut case = virtual_case(94, &vec![1023 << 30; count]);
-        case.footprint.layers.iter_mut().for_each(|l| l.expert_bytes = 1023 << 20);
+        case.footprint.layers.iter_mut().for_each(|l| l.expert_bytes = ByKind::same(1023 << 20));
         case.options.vram_reserve_bytes = 1023 << 20;
         case.options.sizes.sequences = 4;
         let plan = case.plan().unwrap();
@@ -677,7 +680,7 @@ fn a_plan_is_written_as_json_with_every_item() {
 fn large() -> Case {
     let mut case = virtual_case(94, &[8 << 30; 8]);
     for (at, layer) in case.footprint.layers.iter_mut().enumerate() {
-        layer.read_bytes_per_row += (at * at * 7_919 % 1_000_003) as u64;
+        layer.read_bytes_per_row += ByKind::same((at * at * 7_919 % 1_000_003) as u64);
         layer.macs_per_row += (at * at * 104_729 % 1_000_003) as u64;
     }
     for (at, card) in case.cards.iter_mut().enumerate() {

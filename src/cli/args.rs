@@ -15,8 +15,8 @@ const MODEL: &str = "models/tiny-qwen3moe.gguf";
 
 /// Serves one large language model over the cards of one computer, split by layers.
 ///
-/// Without a command, `generate` runs, with whatever flags are given: alone it writes text from a built-in prompt on
-/// two virtual cards.
+/// Without a command, `generate` runs, with whatever flags are given: alone it writes text from a built-in prompt, on
+/// two virtual cards where there is no GPU.
 #[derive(Debug, Parser)]
 #[command(name = "tandem", version, max_term_width = 100, override_usage = "tandem [COMMAND] [FLAGS]")]
 pub(super) struct Arguments {
@@ -93,11 +93,15 @@ impl ModelArgs {
 pub(super) struct SplitArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
-    /// Cards: `cpu:N` for N virtual cards
-    #[arg(long, value_name = "CARDS", default_value = "cpu:2")]
-    pub(super) gpus: String,
+    /// Cards, in the order of the split unless --gpu-order says another: numbers of CUDA cards as nvidia-smi shows
+    /// them (0,1), `cpu:N` for N virtual cards [default: every usable CUDA card, else cpu:2]
+    #[arg(long, value_name = "CARDS")]
+    pub(super) gpus: Option<String>,
+    /// The run-time compiler of CUDA's kernels, a libnvrtc.so [default: searched for, see `tandem devices`]
+    #[arg(long, value_name = "FILE")]
+    pub(super) nvrtc: Option<PathBuf>,
     /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all; units are powers of 1,024, GB the same as GiB)
-    /// [default: the machine's available memory, shared equally]
+    /// [default: a CUDA card's free memory; virtual cards share the machine's available memory equally]
     #[arg(long, value_name = "SIZES")]
     pub(super) card_memory: Option<String>,
     /// First layer of each card after the first, e.g. 18,32 [default: the planner's choice]
@@ -233,6 +237,9 @@ pub(super) struct DevicesArgs {
     /// Measure memory, product and link rates
     #[arg(long)]
     pub(super) measure: bool,
+    /// The run-time compiler of CUDA's kernels, a libnvrtc.so [default: searched for]
+    #[arg(long, value_name = "FILE")]
+    pub(super) nvrtc: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,

@@ -16,6 +16,8 @@ use super::out_file::OutFile;
 use crate::device::batch::BatchId;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::{machine, measure};
+use crate::device::cuda::CudaError;
+use crate::device::cuda::listing::{self, Listed, Listing};
 use crate::model::facts::{CardRates, StageId};
 use crate::split::budget::format_bytes;
 use crate::transport::wait::{Cancel, Patience, Wait};
@@ -43,11 +45,8 @@ const CHUNK_ROWS: usize = 512;
 /// Values of a row, as in a small model.
 const ROW_VALUES: usize = 576;
 
-/// Kinds of cards that this build cannot use, and why.
-const UNUSABLE: [(&str, &str); 2] = [
-    ("cuda", "this build has no CUDA backend yet: only virtual cards"),
-    ("hip", "this build has no HIP backend yet: only virtual cards"),
-];
+/// Why HIP cards cannot be used.
+const NO_HIP: &str = "this build has no HIP backend yet: only CUDA and virtual cards";
 
 /// What `--measure` found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -96,10 +95,14 @@ impl Rates {
     }
 }
 
+/// Where the program keeps what it can make again.
+pub(super) fn cache_folder() -> Option<PathBuf> {
+    let home = std::env::home_dir().filter(|home| home.is_absolute());
+    home.map(|home| home.join(".cache").join("tandem"))
+}
+
 fn rates_path() -> Option<PathBuf> {
-    std::env::home_dir()
-        .filter(|home| home.is_absolute())
-        .map(|home| home.join(".cache").join("tandem").join("devices.json"))
+    cache_folder().map(|folder| folder.join("devices.json"))
 }
 
 /// Rates of a virtual card that computes on `threads` CPUs (a part of one where several cards share it) with these
@@ -150,21 +153,26 @@ pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
         (measured_rates(), Ok(()))
     };
     let mut out = BufWriter::new(std::io::stdout().lock());
-    report(&mut out, args.json, rates.as_ref())?;
+    let cuda = listing::list(args.nvrtc.as_deref());
+    report(&mut out, args.json, rates.as_ref(), &cuda)?;
     out.flush()?;
     kept
 }
 
-fn report(out: &mut dyn Write, is_json: bool, rates: Option<&Rates>) -> anyhow::Result<()> {
+fn report(
+    out: &mut dyn Write,
+    is_json: bool,
+    rates: Option<&Rates>,
+    cuda: &Result<Listing, CudaError>,
+) -> anyhow::Result<()> {
     let (cpu, cpus, memory) = (machine::cpu_name(), machine::allowed_cpus(), machine::available_bytes());
     let tiers: Vec<&str> = Tier::available().iter().map(|t| t.name()).collect();
     if is_json {
         let mut report = serde_json::json!({
             "cpu": { "name": cpu, "cpus": cpus, "available_bytes": memory, "tiers": tiers, "usable": true },
         });
-        for (kind, reason) in UNUSABLE {
-            report[kind] = serde_json::json!({ "usable": false, "reason": reason });
-        }
+        report["cuda"] = cuda_json(cuda);
+        report["hip"] = serde_json::json!({ "usable": false, "reason": NO_HIP });
         report["rates"] = serde_json::json!(rates);
         writeln!(out, "{report}")?;
         return Ok(());
@@ -190,8 +198,86 @@ fn report(out: &mut dyn Write, is_json: bool, rates: Option<&Rates>) -> anyhow::
             writeln!(out, "       not measured: `tandem devices --measure` gives the planner real rates")?;
         }
     }
-    for (kind, reason) in UNUSABLE {
-        writeln!(out, "{kind:<6} not usable: {reason}")?;
+    cuda_text(out, cuda)?;
+    writeln!(out, "hip    not usable: {NO_HIP}")?;
+    Ok(())
+}
+
+/// Why no CUDA card can be used; `None` where one can.
+fn cuda_reason(cuda: &Result<Listing, CudaError>) -> Option<String> {
+    match cuda {
+        Err(error) => Some(error.to_string()),
+        Ok(listing) if listing.cards.iter().any(|card| card.usable.is_ok()) => None,
+        Ok(listing) => match listing.cards.first().map(|card| &card.usable) {
+            Some(Err(reason)) => Some(reason.clone()),
+            _ => Some("the driver shows no card; check nvidia-smi and CUDA_VISIBLE_DEVICES".to_owned()),
+        },
+    }
+}
+
+fn pci((domain, bus, device): (i32, i32, i32)) -> String {
+    format!("{domain:04x}:{bus:02x}:{device:02x}")
+}
+
+fn cuda_json(cuda: &Result<Listing, CudaError>) -> serde_json::Value {
+    let reason = cuda_reason(cuda);
+    let mut json = serde_json::json!({ "usable": reason.is_none() });
+    if let Some(reason) = reason {
+        json["reason"] = reason.into();
+    }
+    let Ok(listing) = cuda else { return json };
+    let version = |(major, minor): (i32, i32)| format!("{major}.{minor}");
+    json["driver"] = version(listing.driver.version()).into();
+    json["nvrtc"] = match &listing.nvrtc {
+        Ok((found, place)) => serde_json::json!({ "version": version(*found), "file": place }),
+        Err(error) => serde_json::json!({ "reason": error.to_string() }),
+    };
+    let card = |(number, card): (usize, &Listed)| {
+        let mut json = serde_json::json!({
+            "number": number,
+            "name": card.device.name,
+            "pci": pci(card.device.pci),
+            "compute_capability": version(card.device.capability),
+            "memory_bytes": card.device.memory_bytes,
+            "usable": card.usable.is_ok(),
+        });
+        match &card.usable {
+            Ok(free_bytes) => json["free_bytes"] = (*free_bytes).into(),
+            Err(reason) => json["reason"] = reason.clone().into(),
+        }
+        json
+    };
+    json["cards"] = listing.cards.iter().enumerate().map(card).collect();
+    json
+}
+
+fn cuda_text(out: &mut dyn Write, cuda: &Result<Listing, CudaError>) -> anyhow::Result<()> {
+    let Some(listing) = cuda.as_ref().ok().filter(|l| !l.cards.is_empty()) else {
+        writeln!(out, "cuda   not usable: {}", cuda_reason(cuda).unwrap_or_default())?;
+        return Ok(());
+    };
+    for (number, card) in listing.cards.iter().enumerate() {
+        let (device, (major, minor)) = (&card.device, card.device.capability);
+        writeln!(
+            out,
+            "cuda:{number} {}, compute capability {major}.{minor}, {}, PCI {}",
+            device.name,
+            format_bytes(device.memory_bytes),
+            pci(device.pci)
+        )?;
+        match &card.usable {
+            Ok(free_bytes) => {
+                writeln!(out, "       {} free; use it with --gpus {number}", format_bytes(*free_bytes))?;
+            }
+            Err(reason) => writeln!(out, "       not usable: {reason}")?,
+        }
+    }
+    let (major, minor) = listing.driver.version();
+    match &listing.nvrtc {
+        Ok(((a, b), place)) => {
+            writeln!(out, "       driver for CUDA {major}.{minor}, NVRTC {a}.{b} ({place})")?
+        }
+        Err(_) => writeln!(out, "       driver for CUDA {major}.{minor}, no NVRTC")?,
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What commands that run a model share: cards from flags, the plan, loading with a progress bar.
+//! What commands that run a model share: options from flags, the plan, loading with a progress bar.
 //!
 //! Invariant: flags are turned into typed values here, once, with errors that name the flag.
 
@@ -6,21 +6,17 @@ use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::SplitArgs;
-use super::devices::card_rates;
+use super::cards::cards;
 use super::interrupt;
-use crate::device::cpu::machine;
-use crate::device::cpu::simd::tier::Tier;
 use crate::device::{CardError, LoadProgress};
 use crate::engine::open::{self, CardChoice, CpuThreads, Model, Opened};
 use crate::engine::options::{EngineOptions, Pinning};
-use crate::model::facts::{Activations, KvFormat};
-use crate::split::CARDS_MAX;
-use crate::split::budget::{format_bytes, parse_bytes};
-use crate::split::defaults::{virtual_card, virtual_links};
+use crate::model::facts::{Activations, CardKind, KvFormat};
+use crate::split::budget::parse_bytes;
 use crate::split::options::{Computing, SplitOptions};
 use crate::split::plan::Plan;
 
@@ -91,9 +87,11 @@ impl Prepared {
         let later = args.vram_reserve_later.as_deref();
         split.vram_reserve_later_bytes = later.map(|t| parse_bytes("--vram-reserve-later", t)).transpose()?;
         split.skip_split_if_fits = args.skip_split_if_fits;
+        // Virtual cards share threads; a GPU computes by itself.
+        let all_virtual = choice.cards.iter().all(|card| card.kind == CardKind::Cpu);
         split.computing = match choice.threads {
-            CpuThreads::Shared(_) => Computing::InTurn,
-            CpuThreads::PerCard(_) => Computing::Together,
+            CpuThreads::Shared(_) if all_virtual => Computing::InTurn,
+            CpuThreads::Shared(_) | CpuThreads::PerCard(_) => Computing::Together,
         };
         Ok(Prepared { model, choice, split, options, activations: args.activations })
     }
@@ -123,71 +121,6 @@ impl Prepared {
         progress.bar.finish_and_clear();
         Ok(opened?)
     }
-}
-
-/// The cards that `--gpus` names.
-fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
-    if args.gpus == "cpu:0" {
-        bail!("--gpus cpu:0: no card at all; write cpu:1 for one");
-    }
-    let count = args.gpus.strip_prefix("cpu:").and_then(|n| n.parse::<usize>().ok()).filter(|n| *n > 0);
-    let Some(count) = count else {
-        bail!("--gpus {}: this build runs virtual cards only; write cpu:N, e.g. cpu:2", args.gpus);
-    };
-    if count > CARDS_MAX {
-        bail!("--gpus cpu:{count}: at most {CARDS_MAX} virtual cards; give fewer");
-    }
-    let memory = match &args.card_memory {
-        None => vec![machine::available_bytes() / count as u64; count],
-        Some(text) => {
-            let list: Result<Vec<u64>, _> =
-                text.split(',').map(|t| parse_bytes("--card-memory", t)).collect();
-            let list = list?;
-            if let Some(bytes) = list.iter().find(|bytes| **bytes < 1 << 20) {
-                bail!("--card-memory {text}: {bytes} B hold no model; write a unit, as in 8GiB,4GiB");
-            }
-            match list.as_slice() {
-                [one] => vec![*one; count],
-                list if list.len() == count => list.to_vec(),
-                list => bail!(
-                    "--card-memory has {} sizes for {count} cards; give one for all, or one for each",
-                    list.len()
-                ),
-            }
-        }
-    };
-    let available = machine::available_bytes();
-    let all = memory.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-    if args.card_memory.is_some() && all > available {
-        tracing::warn!(
-            "the cards of --card-memory have {} together, this computer has {} available",
-            format_bytes(all),
-            format_bytes(available)
-        );
-    }
-    let tier = match args.cpu_tier.as_deref() {
-        None => Tier::detect(),
-        Some(name) => Tier::named(name).with_context(|| {
-            let all: Vec<&str> = Tier::available().iter().map(|t| t.name()).collect();
-            format!("--cpu-tier {name}: this CPU has {}", all.join(", "))
-        })?,
-    };
-    let threads = match (args.threads, args.card_threads) {
-        (Some(0), _) => bail!("--threads 0 computes nothing; give at least 1"),
-        (_, Some(0)) => bail!("--card-threads 0 computes nothing; give at least 1"),
-        (Some(n), _) | (_, Some(n)) if n > 1024 => bail!("{n} threads are more than 1024; give fewer"),
-        (_, Some(n)) => CpuThreads::PerCard(n),
-        (Some(n), None) => CpuThreads::Shared(n),
-        (None, None) => CpuThreads::Shared(machine::allowed_cpus()),
-    };
-    let cpus = machine::allowed_cpus() as f64;
-    let card_cpus = match threads {
-        CpuThreads::Shared(n) => cpus.min(n as f64),
-        CpuThreads::PerCard(n) => (cpus / count as f64).min(n as f64),
-    };
-    let rates = card_rates(tier, card_cpus);
-    let facts = (0u32..).zip(memory).map(|(i, bytes)| virtual_card(i, bytes, rates)).collect();
-    Ok(CardChoice { links: virtual_links(count), cards: facts, threads, tier })
 }
 
 /// A progress bar over the file's bytes; loading ends at Ctrl-C.

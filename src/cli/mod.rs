@@ -5,6 +5,7 @@
 
 mod args;
 mod bench;
+mod cards;
 mod detokenize;
 mod devices;
 mod flags;

@@ -7,7 +7,9 @@
 
 pub mod batch;
 pub mod cpu;
+pub mod cuda;
 pub mod ledger;
+pub mod lower;
 
 use crate::gguf;
 use crate::model::facts::{Activations, CardFacts, CardId, KvFormat, PageId, StageProgram};
@@ -111,6 +113,14 @@ pub enum CardError {
         item: String,
         /// Asked for.
         bytes: u64,
+    },
+    /// The card's driver or compiler failed.
+    #[error("{card}: {what}")]
+    Driver {
+        /// Which card.
+        card: CardId,
+        /// What failed, where, and what to do.
+        what: String,
     },
     /// The card cannot run this model with these options.
     #[error("{card}: {what}")]

@@ -15,10 +15,13 @@ use crate::device::cpu::card::{CpuCard, CpuSettings};
 use crate::device::cpu::exec::Rest;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::team::TeamSettings;
+use crate::device::cuda::card::CudaCard;
+use crate::device::cuda::driver::{Device, Driver};
+use crate::device::cuda::kernels::KernelSettings;
 use crate::device::ledger::Ledger;
 use crate::device::{Card, CardError, LoadProgress};
 use crate::gguf::{self, GgufError};
-use crate::model::facts::{Activations, CardFacts, LinkFacts, StageId, StageProgram};
+use crate::model::facts::{Activations, CardFacts, CardId, CardKind, LinkFacts, StageId, StageProgram};
 use crate::model::footprint::{Footprint, ItemKind};
 use crate::model::program::Program;
 use crate::model::{ModelError, arch};
@@ -59,6 +62,17 @@ pub enum CpuThreads {
     PerCard(usize),
 }
 
+/// The CUDA cards among the cards, and where their kernels come from.
+#[derive(Clone, Debug)]
+pub struct CudaChoice {
+    /// The driver that they stand behind.
+    pub driver: Driver,
+    /// Which card is which device.
+    pub devices: Vec<(CardId, Device)>,
+    /// Compiler and cache.
+    pub kernels: KernelSettings,
+}
+
 /// Cards and how they compute.
 #[derive(Clone, Debug)]
 pub struct CardChoice {
@@ -66,10 +80,27 @@ pub struct CardChoice {
     pub cards: Vec<CardFacts>,
     /// Between them.
     pub links: LinkFacts,
-    /// Threads.
+    /// Threads of virtual cards.
     pub threads: CpuThreads,
-    /// Instructions.
+    /// Instructions of virtual cards.
     pub tier: Tier,
+    /// Where there are CUDA cards.
+    pub cuda: Option<CudaChoice>,
+}
+
+impl CardChoice {
+    fn facts(&self, card: CardId) -> &CardFacts {
+        let facts = self.cards.iter().find(|c| c.id == card);
+        facts.expect("invariant: a plan names cards that were given to it")
+    }
+
+    /// Takes a CUDA card into use.
+    fn cuda_card(&self, facts: CardFacts) -> Result<CudaCard, CardError> {
+        let cuda = self.cuda.as_ref().expect("invariant: CUDA cards come with their devices");
+        let device = cuda.devices.iter().find(|(card, _)| *card == facts.id);
+        let (_, device) = device.expect("invariant: CUDA cards come with their devices");
+        CudaCard::open(facts, device, &cuda.driver, &cuda.kernels)
+    }
 }
 
 /// Why an engine did not open.
@@ -120,23 +151,24 @@ pub fn open(
     mut options: EngineOptions,
     progress: &dyn LoadProgress,
 ) -> Result<Opened, OpenError> {
-    let stage_count = plan.stages.len();
+    let kind_of = |card: CardId| choice.facts(card).kind;
+    let virtual_count = plan.stages.iter().filter(|s| kind_of(s.card) == CardKind::Cpu).count();
     let cpus = core_affinity::get_core_ids().unwrap_or_default();
     let (threads, turn) = match choice.threads {
-        CpuThreads::Shared(threads) if stage_count > 1 => (threads, Some(Arc::new(Turn::new()))),
+        CpuThreads::Shared(threads) if virtual_count > 1 => (threads, Some(Arc::new(Turn::new()))),
         CpuThreads::Shared(threads) | CpuThreads::PerCard(threads) => (threads, None),
     };
-    let teams = if turn.is_some() { 1 } else { stage_count };
+    let teams = if turn.is_some() { 1 } else { virtual_count };
     // A shared turn lets one team run at a time, so the CPUs are scarce only for what runs together.
     let patience = Patience::for_threads(teams * threads, cpus.len().max(1));
     let rest = if turn.is_some() { Rest::Parked } else { Rest::Awake };
     let settings = options.stage_settings();
     let (mut stages, mut ledgers) = (Vec::new(), Vec::new());
     for (index, stage) in plan.stages.iter().enumerate() {
-        let facts = choice.cards.iter().find(|c| c.id == stage.card);
-        let mut facts = facts.expect("invariant: a plan names cards that were given to it").clone();
+        let mut facts = choice.facts(stage.card).clone();
         facts.memory_bytes = stage.budget_bytes;
-        let team = TeamSettings {
+        let kind = facts.kind;
+        let team = || TeamSettings {
             threads,
             spin_us: u64::from(patience.spin_us()),
             // Stage s runs on CPU s; its workers take the CPUs behind it.
@@ -145,21 +177,30 @@ pub fn open(
                 _ => Vec::new(),
             },
         };
-        let mut card = CpuCard::new(facts, CpuSettings { tier: choice.tier, team, rest });
+        let mut card: Box<dyn Card> = match kind {
+            CardKind::Cpu => {
+                Box::new(CpuCard::new(facts, CpuSettings { tier: choice.tier, team: team(), rest }))
+            }
+            CardKind::Cuda => Box::new(choice.cuda_card(facts)?),
+        };
         let program = StageProgram { program: model.program.clone(), layers: stage.layers.clone() };
         let exec = card.lower(&program, &model.file, &settings, progress)?;
-        // What the engine allocates for the stage.
-        let next = StageId(stage.stage.0 + 1);
-        let arriving = if program.embeds() { 0 } else { link_into(stage.stage, &options).receiver_bytes() };
-        let leaving = if program.heads() { 0 } else { link_into(next, &options).sender_bytes() };
-        card.book(ItemKind::LinkSlots, arriving + leaving)?;
-        if program.heads() {
-            card.book(ItemKind::Logits, options.logits_bytes())?;
+        // What the engine allocates for the stage; for a GPU it lies in the computer's memory.
+        if kind == CardKind::Cpu {
+            let next = StageId(stage.stage.0 + 1);
+            let arriving =
+                if program.embeds() { 0 } else { link_into(stage.stage, &options).receiver_bytes() };
+            let leaving = if program.heads() { 0 } else { link_into(next, &options).sender_bytes() };
+            card.book(ItemKind::LinkSlots, arriving + leaving)?;
+            if program.heads() {
+                card.book(ItemKind::Logits, options.logits_bytes())?;
+            }
         }
         let spec = StageSpec { card: stage.card, kv_pages: settings.kv_pages };
-        stages.push(EngineStage { exec, spec, turn: turn.clone() });
+        let turn = if kind == CardKind::Cpu { turn.clone() } else { None };
+        stages.push(EngineStage { exec, spec, turn });
         ledgers.push(card.ledger().clone());
     }
-    options.compute_threads = teams * (threads - 1);
+    options.compute_threads = teams * threads.saturating_sub(1);
     Ok(Opened { engine: Engine::start(stages, options)?, plan, ledgers })
 }

@@ -100,6 +100,8 @@ pub enum Activations {
 pub enum CardKind {
     /// A virtual card: a share of this computer's memory, with its CPUs.
     Cpu,
+    /// A GPU behind a CUDA driver.
+    Cuda,
 }
 
 /// How fast a card computes.

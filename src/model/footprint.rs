@@ -1,12 +1,17 @@
 //! Sizes that follow from a program: the planner's only input about a model, and what a card may allocate.
 //!
+//! Kinds of cards keep things differently (virtual cards fill matrices up to whole tiles, GPUs keep the file's bytes),
+//! so sizes that depend on it are [`ByKind`].
 //! Invariant: a card allocates exactly what [`Footprint::stage_items`] says for its stage; a test holds the ledger
 //! against it. Does not know: devices, files, the planner.
+
+pub mod gpu;
 
 use std::fmt;
 use std::ops::Range;
 
-use super::facts::{Activations, CardKind, KvFormat, PAGE_POSITIONS};
+use self::gpu::GpuSizes;
+use super::facts::{Activations, CardKind, KvFormat, PAGE_POSITIONS, StageProgram};
 use super::program::{Op, Product, Program, StateKind, WeightDecl, WeightId, WeightUse};
 use crate::gguf::TensorType;
 use crate::gguf::formats::{ImageKind, format};
@@ -29,9 +34,11 @@ pub enum ItemKind {
     KvPages,
     /// Rows of a batch between ops, and their 8-bit images.
     Rows,
+    /// What the spans of attention leave for each other (GPUs).
+    Attention,
     /// Slots of the links into and out of the stage.
     LinkSlots,
-    /// Logits on their way from the last stage to the sampler.
+    /// Logits on their way from the last stage to the sampler; on a GPU, where they are made.
     Logits,
 }
 
@@ -45,6 +52,7 @@ impl fmt::Display for ItemKind {
             ItemKind::Head => "head",
             ItemKind::KvPages => "K/V pages",
             ItemKind::Rows => "rows of a batch",
+            ItemKind::Attention => "attention",
             ItemKind::LinkSlots => "link slots",
             ItemKind::Logits => "logits",
         })
@@ -89,17 +97,53 @@ impl StageSizes {
     }
 }
 
+/// Bytes that depend on how a kind of card keeps them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ByKind {
+    /// Virtual cards: matrices in tiles.
+    pub cpu: u64,
+    /// CUDA cards: matrices as in the file.
+    pub cuda: u64,
+}
+
+impl ByKind {
+    /// The same on every card.
+    pub fn same(bytes: u64) -> ByKind {
+        ByKind { cpu: bytes, cuda: bytes }
+    }
+
+    /// On a card of this kind.
+    pub fn on(self, kind: CardKind) -> u64 {
+        match kind {
+            CardKind::Cpu => self.cpu,
+            CardKind::Cuda => self.cuda,
+        }
+    }
+
+    /// A part of all.
+    fn share(self, of: u64, parts: u64) -> ByKind {
+        ByKind { cpu: self.cpu / parts * of, cuda: self.cuda / parts * of }
+    }
+}
+
+impl std::ops::AddAssign for ByKind {
+    fn add_assign(&mut self, other: ByKind) {
+        self.cpu += other.cpu;
+        self.cuda += other.cuda;
+    }
+}
+
 /// Sizes of one layer.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct LayerFootprint {
     /// Matrices that every row reads, as the card keeps them.
-    pub dense_bytes: u64,
+    pub dense_bytes: ByKind,
     /// All experts.
-    pub expert_bytes: u64,
+    pub expert_bytes: ByKind,
     /// Norms, biases, scales.
     pub vector_bytes: u64,
     /// Weight bytes that one decode row reads (chosen experts only).
-    pub read_bytes_per_row: u64,
+    pub read_bytes_per_row: ByKind,
     /// Multiply-adds of one row, without attention.
     pub macs_per_row: u64,
     /// K/V heads with the widths of a key and a value, for each paged state.
@@ -124,7 +168,7 @@ pub struct Footprint {
     /// The table, as the first stage keeps it.
     pub embedding_bytes: u64,
     /// The head, as the last stage keeps it.
-    pub head_bytes: u64,
+    pub head_bytes: ByKind,
     /// Of `embedding_bytes`, those saved where one stage holds table and head and they are one tensor.
     pub tied_bytes: u64,
     /// Final norm and other vectors of the tail.
@@ -137,8 +181,10 @@ pub struct Footprint {
     pub residual_width: usize,
     /// Values of a logits row.
     pub vocab: usize,
-    /// Bytes of the buffers between ops, for each batch row.
+    /// Bytes of a virtual card's buffers between ops, for each batch row.
     pub row_bytes: u64,
+    /// The buffers of a GPU.
+    pub gpu: GpuSizes,
 }
 
 /// Output rows that the CPU's packed matrices keep side by side.
@@ -162,11 +208,12 @@ pub const TILED: &[TensorType] = &[
     TensorType::TQ2_0,
 ];
 
-/// Bytes that a card keeps of a matrix (of all experts): the file's, with rows filled up to whole tiles.
-pub fn matrix_bytes(weight: &WeightDecl, activations: Activations) -> u64 {
+/// Bytes that cards keep of a matrix (of all experts): the file's; on virtual cards with rows filled up to whole tiles.
+pub fn matrix_bytes(weight: &WeightDecl, activations: Activations) -> ByKind {
     let tiled = activations == Activations::Int8 && TILED.contains(&weight.ty);
     let rows = if tiled { weight.rows.next_multiple_of(TILE_ROWS) } else { weight.rows };
-    kept(weight.ty.row_bytes(weight.cols) as u64 * rows as u64 * weight.experts as u64)
+    let cpu = kept(weight.ty.row_bytes(weight.cols) as u64 * rows as u64 * weight.experts as u64);
+    ByKind { cpu, cuda: kept(weight.file_bytes()) }
 }
 
 /// Bytes of a place in a card's arena: whole cache lines.
@@ -182,6 +229,31 @@ pub fn image_row_bytes(kind: ImageKind, cols: usize) -> usize {
         ImageKind::A256 => cols + cols / 256 * 4 + cols / 32 * 2 + cols / 16 * 2,
     };
     64 * (bytes.div_ceil(64) | 1)
+}
+
+/// The item that a weight belongs to; `None` where the stage does not hold it.
+pub fn item_of(stage: &StageProgram, id: WeightId, decl: &WeightDecl) -> Option<ItemKind> {
+    let tail_reads = || {
+        stage.program.tail.iter().any(|op| match op {
+            Op::Norm { weight, .. } | Op::Head { weight, .. } => *weight == id,
+            _ => false,
+        })
+    };
+    let rope_reads = || stage.program.ropes.iter().any(|r| r.divisors == Some(id));
+    match (decl.usage, decl.layer) {
+        (WeightUse::Vector, Some(l)) => stage.layers.contains(&l).then_some(ItemKind::Vectors),
+        (WeightUse::Matrix, Some(l)) => stage.layers.contains(&l).then_some(ItemKind::Dense),
+        (WeightUse::Experts, Some(l)) => stage.layers.contains(&l).then_some(ItemKind::Experts),
+        (WeightUse::Table, _) => stage.embeds().then_some(ItemKind::Embedding),
+        (WeightUse::TiedTable, _) if stage.heads() => Some(ItemKind::Head),
+        (WeightUse::TiedTable, _) => stage.embeds().then_some(ItemKind::Embedding),
+        (WeightUse::Vector, None) if rope_reads() => Some(ItemKind::Vectors),
+        (_, None) => (stage.heads() && tail_reads()).then_some(if decl.usage == WeightUse::Vector {
+            ItemKind::Vectors
+        } else {
+            ItemKind::Head
+        }),
+    }
 }
 
 /// The image that products with weights of this type read; `None` for float weights.
@@ -209,17 +281,18 @@ impl Footprint {
                     StateKind::Paged { .. } => None,
                 });
                 LayerFootprint {
-                    dense_bytes: 0,
-                    expert_bytes: 0,
+                    dense_bytes: ByKind::default(),
+                    expert_bytes: ByKind::default(),
                     vector_bytes: 0,
-                    read_bytes_per_row: 0,
+                    read_bytes_per_row: ByKind::default(),
                     macs_per_row: 0,
                     paged: paged.collect(),
                     fixed_values: fixed.sum(),
                 }
             })
             .collect();
-        let (mut embedding_bytes, mut head_bytes, mut tied_bytes, mut tail_vector_bytes) = (0, 0, 0, 0);
+        let (mut embedding_bytes, mut tied_bytes, mut tail_vector_bytes) = (0, 0, 0);
+        let mut head_bytes = ByKind::default();
         let mut rope_vector_bytes = 0;
         let mut head_macs = 0;
         for (id, w) in program.weights.iter().enumerate() {
@@ -259,7 +332,7 @@ impl Footprint {
             let used = program.choices[choice.0].used as u64;
             for product in [gate, up, down] {
                 let w = program.weight(product.weight);
-                layers[l].read_bytes_per_row += matrix_bytes(w, activations) / w.experts as u64 * used;
+                layers[l].read_bytes_per_row += matrix_bytes(w, activations).share(used, w.experts as u64);
                 layers[l].macs_per_row += (w.rows * w.cols) as u64 * used;
             }
         }
@@ -274,33 +347,47 @@ impl Footprint {
             residual_width: program.rows[program.residual.0].width,
             vocab: program.facts.vocab,
             row_bytes: RowBytes::of(program, activations).total(program) as u64,
+            gpu: GpuSizes::of(program, activations),
         }
     }
+
     /// Everything that a card of `kind` allocates for `layers`. `stages` tells whether rows arrive and leave.
     pub fn stage_items(&self, kind: CardKind, layers: Range<usize>, sizes: &StageSizes) -> Vec<Item> {
-        let CardKind::Cpu = kind;
         let (embeds, heads) = (layers.start == 0, layers.end == self.layers.len());
         let own = &self.layers[layers];
         let sum = |f: fn(&LayerFootprint) -> u64| own.iter().map(f).sum::<u64>();
+        let kept = |f: fn(&LayerFootprint) -> ByKind| own.iter().map(|l| f(l).on(kind)).sum::<u64>();
         let page_bytes: u64 = own.iter().map(|l| l.page_bytes(sizes.kv)).sum();
         let fixed_bytes = 4 * sum(|l| l.fixed_values) * sizes.sequences as u64;
         let table = if embeds { self.embedding_bytes - if heads { self.tied_bytes } else { 0 } } else { 0 };
         let tail = if heads { self.tail_vector_bytes } else { 0 };
         let residual_bytes = (4 * self.residual_width * sizes.batch_rows_max) as u64;
-        let slots_in = if embeds { 0 } else { sizes.link_slots + sizes.link_side_slots };
-        let slots_out = if heads { 0 } else { sizes.link_side_slots };
-        let logits =
-            if heads { LOGITS_BUFFERS * sizes.logits_rows_max * self.vocab * size_of::<f32>() } else { 0 };
+        let (rows, attention, slots, logits) = match kind {
+            CardKind::Cpu => {
+                let slots_in = if embeds { 0 } else { sizes.link_slots + sizes.link_side_slots };
+                let slots_out = if heads { 0 } else { sizes.link_side_slots };
+                let logits = LOGITS_BUFFERS * sizes.logits_rows_max * self.vocab * size_of::<f32>();
+                let slots = (slots_in + slots_out) as u64 * residual_bytes;
+                (self.row_bytes * sizes.batch_rows_max as u64, 0, slots, logits as u64)
+            }
+            // What leaves a GPU, and what is on its way to it, lies in the computer's memory.
+            CardKind::Cuda => {
+                let rows = self.gpu.rows_bytes(sizes.batch_rows_max, sizes.kv_pages());
+                let attention = self.gpu.attention_bytes(sizes.context, sizes.batch_rows_max);
+                (rows, attention, 0, self.gpu.logits_bytes(sizes.logits_rows_max))
+            }
+        };
         let items = [
             (ItemKind::Embedding, table),
-            (ItemKind::Dense, sum(|l| l.dense_bytes)),
-            (ItemKind::Experts, sum(|l| l.expert_bytes)),
+            (ItemKind::Dense, kept(|l| l.dense_bytes)),
+            (ItemKind::Experts, kept(|l| l.expert_bytes)),
             (ItemKind::Vectors, sum(|l| l.vector_bytes) + tail + self.rope_vector_bytes),
-            (ItemKind::Head, if heads { self.head_bytes } else { 0 }),
+            (ItemKind::Head, if heads { self.head_bytes.on(kind) } else { 0 }),
             (ItemKind::KvPages, page_bytes * sizes.kv_pages() as u64 + fixed_bytes),
-            (ItemKind::Rows, self.row_bytes * sizes.batch_rows_max as u64),
-            (ItemKind::LinkSlots, (slots_in + slots_out) as u64 * residual_bytes),
-            (ItemKind::Logits, logits as u64),
+            (ItemKind::Rows, rows),
+            (ItemKind::Attention, attention),
+            (ItemKind::LinkSlots, slots),
+            (ItemKind::Logits, if heads { logits } else { 0 }),
         ];
         items.into_iter().filter(|i| i.1 > 0).map(|(kind, bytes)| Item { kind, bytes }).collect()
     }

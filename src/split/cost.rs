@@ -188,13 +188,14 @@ impl CardTimes {
         for layer in &footprint.layers {
             let page_share = sizes.context as f64 / 2.0 / PAGE_POSITIONS as f64;
             let kv_bytes = layer.page_bytes(sizes.kv) as f64 * page_share;
-            let decode_s = (layer.read_bytes_per_row as f64 + kv_bytes) / card.decode_bytes_per_s;
+            let decode_s =
+                (layer.read_bytes_per_row.on(card.kind) as f64 + kv_bytes) / card.decode_bytes_per_s;
             let prompt_s = layer.macs_per_row as f64 / card.prompt_macs_per_s;
             push(&mut times.decode_ps, decode_s);
             push(&mut times.prompt_ps, prompt_s);
             push(&mut times.busy_ps, weights.of(decode_s, prompt_s));
         }
-        let head_s = footprint.head_bytes as f64 / card.decode_bytes_per_s;
+        let head_s = footprint.head_bytes.on(card.kind) as f64 / card.decode_bytes_per_s;
         times.head_decode_ps = ps(head_s);
         times.head_busy_ps = ps(weights.of(head_s, 0.0));
         times

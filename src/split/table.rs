@@ -11,7 +11,7 @@ use super::budget::{format_bytes, format_count};
 use super::plan::{Bound, Plan, StagePlan};
 
 const WEIGHTS: [ItemKind; 4] = [ItemKind::Embedding, ItemKind::Dense, ItemKind::Vectors, ItemKind::Head];
-const BUFFERS: [ItemKind; 3] = [ItemKind::Rows, ItemKind::LinkSlots, ItemKind::Logits];
+const BUFFERS: [ItemKind; 4] = [ItemKind::Rows, ItemKind::Attention, ItemKind::LinkSlots, ItemKind::Logits];
 const HEADS: [&str; 9] =
     ["card", "layers", "weights", "experts", "K/V", "buffers", "reserve", "free", "time"];
 

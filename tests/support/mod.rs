@@ -72,7 +72,7 @@ impl Setup {
         }
     }
 
-    fn settings(&self) -> StageSettings {
+    pub fn settings(&self) -> StageSettings {
         StageSettings {
             activations: self.activations,
             kv: self.kv,

@@ -18,12 +18,14 @@ pub const ARROWS: [(&str, &[&str]); 8] = [
 ];
 
 /// Where unsafe code may stand: files, or folders with a slash at the end.
-pub const UNSAFE_FENCES: [&str; 5] = [
+pub const UNSAFE_FENCES: [&str; 7] = [
     "src/gguf/map.rs",
     "src/device/cpu/columns.rs",
     "src/device/cpu/memory.rs",
     "src/device/cpu/simd/",
     "src/device/cpu/team.rs",
+    "src/device/cuda/driver.rs",
+    "src/device/cuda/nvrtc.rs",
 ];
 
 /// Variables of the platform that the command line may read; the program has none of its own.
@@ -161,6 +163,8 @@ pub fn safety_comments(sources: &[Source]) -> Vec<String> {
         for at in source.words("unsafe") {
             let line = source.line_of(at) - 1;
             let after = source.code[at + "unsafe".len()..].trim_start();
+            // The name of a calling convention is a literal, which is no code.
+            let after = after.strip_prefix("extern ").map_or(after, str::trim_start);
             let function = after.strip_prefix("fn").filter(|rest| rest.starts_with(' '));
             let is_type = after.starts_with("fn") && function.is_none();
             let good = match function {
@@ -445,6 +449,9 @@ mod tests {
                 ("a.rs", "unsafe fn f();\nunsafe fn g() {\n    // SAFETY: x.\n    unsafe { h() }\n}", 1),
                 ("a.rs", "impl A for B { unsafe fn f(self) -> u8 { 1 } }", 0),
                 ("a.rs", "type F = unsafe fn(u32);", 0),
+                ("a.rs", "type F = unsafe extern \"C\" fn(u32);", 0),
+                ("a.rs", "unsafe extern \"C\" fn f(a: u32);", 1),
+                ("a.rs", "unsafe extern \"C\" {\n    fn f(a: u32);\n}", 1),
             ],
         );
     }

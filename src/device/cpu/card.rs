@@ -9,13 +9,12 @@ use parking_lot::Mutex;
 
 use super::exec::{Buffers, CpuExec, Rest};
 use super::kv_store::KvStore;
-use super::lower;
 use super::simd::tier::Tier;
 use super::team::{Team, TeamSettings};
 use super::weights::Weights;
 use crate::device::batch::Interest;
 use crate::device::ledger::Ledger;
-use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings};
+use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings, lower};
 use crate::gguf;
 use crate::model::facts::{CardFacts, StageProgram};
 use crate::model::footprint::ItemKind;

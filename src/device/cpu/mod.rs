@@ -1,6 +1,6 @@
 //! Virtual cards: shares of this computer, computed by its CPUs.
 //!
-//! `lower` turns a stage's ops into steps, `exec` runs them with a `team` of threads; `plain` is the arithmetic in its
+//! `exec` runs the steps of a lowered stage with a `team` of threads; `plain` is the arithmetic in its
 //! simplest form, `simd` the same bits faster. Does not know: sequences, links, the split.
 
 pub mod card;
@@ -8,7 +8,6 @@ pub mod columns;
 pub mod exec;
 pub mod image;
 pub mod kv_store;
-pub mod lower;
 pub mod machine;
 pub mod measure;
 pub mod memory;

@@ -14,7 +14,7 @@ use crate::device::{CardError, LoadProgress};
 use crate::gguf::{self, TensorInfo, formats};
 use crate::model::facts::{Activations, CardId, StageProgram};
 use crate::model::footprint::{self, ItemKind};
-use crate::model::program::{Op, WeightDecl, WeightId, WeightUse};
+use crate::model::program::{WeightDecl, WeightId, WeightUse};
 
 /// File bytes that one part of the loading work reads.
 const PART_BYTES: usize = 1 << 20;
@@ -71,7 +71,7 @@ impl Weights {
         let mut kept: Vec<Option<Kept>> = vec![None; program.weights.len()];
         let mut at = 0usize;
         for (id, decl) in program.weights.iter().enumerate() {
-            let Some(item) = item_of(stage, WeightId(id), decl) else { continue };
+            let Some(item) = footprint::item_of(stage, WeightId(id), decl) else { continue };
             let form = form_of(stage, decl, activations);
             let bytes = match form {
                 Form::Tiles => pack::packed_bytes(decl.ty, decl.rows, decl.cols) * decl.experts,
@@ -156,31 +156,6 @@ impl Weights {
         } else {
             formats::dequantize_row(decl.ty, &bytes[row * row_bytes..][..row_bytes], out);
         }
-    }
-}
-
-/// The plan's item that a weight belongs to; `None` where the stage does not hold it.
-fn item_of(stage: &StageProgram, id: WeightId, decl: &WeightDecl) -> Option<ItemKind> {
-    let tail_reads = || {
-        stage.program.tail.iter().any(|op| match op {
-            Op::Norm { weight, .. } | Op::Head { weight, .. } => *weight == id,
-            _ => false,
-        })
-    };
-    let rope_reads = || stage.program.ropes.iter().any(|r| r.divisors == Some(id));
-    match (decl.usage, decl.layer) {
-        (WeightUse::Vector, Some(l)) => stage.layers.contains(&l).then_some(ItemKind::Vectors),
-        (WeightUse::Matrix, Some(l)) => stage.layers.contains(&l).then_some(ItemKind::Dense),
-        (WeightUse::Experts, Some(l)) => stage.layers.contains(&l).then_some(ItemKind::Experts),
-        (WeightUse::Table, _) => stage.embeds().then_some(ItemKind::Embedding),
-        (WeightUse::TiedTable, _) if stage.heads() => Some(ItemKind::Head),
-        (WeightUse::TiedTable, _) => stage.embeds().then_some(ItemKind::Embedding),
-        (WeightUse::Vector, None) if rope_reads() => Some(ItemKind::Vectors),
-        (_, None) => (stage.heads() && tail_reads()).then_some(if decl.usage == WeightUse::Vector {
-            ItemKind::Vectors
-        } else {
-            ItemKind::Head
-        }),
     }
 }
 

@@ -66,9 +66,10 @@ mod tests {
     fn a_footprint_counts_every_weight_of_the_file_once() {
         let p = of("tiny-qwen3moe.gguf");
         let f = Footprint::of(&p, Activations::F32);
-        let kept: u64 = f.layers.iter().map(|l| l.dense_bytes + l.expert_bytes + l.vector_bytes).sum();
+        let kept: u64 =
+            f.layers.iter().map(|l| l.dense_bytes.cpu + l.expert_bytes.cpu + l.vector_bytes).sum();
         let file: u64 = p.weights.iter().map(|w| w.file_bytes()).sum();
-        let all = kept + f.embedding_bytes + f.head_bytes - f.tied_bytes + f.tail_vector_bytes;
+        let all = kept + f.embedding_bytes + f.head_bytes.cpu - f.tied_bytes + f.tail_vector_bytes;
         // Every place is whole cache lines.
         assert!((file..file + 64 * p.weights.len() as u64).contains(&all), "{all} of {file} B");
         assert!(f.tied_bytes > 0, "this model's head is its embedding");

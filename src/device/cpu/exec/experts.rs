@@ -11,9 +11,9 @@ use super::{CpuExec, buffers::Choice};
 use crate::device::CardError;
 use crate::device::cpu::columns::{ColumnsMut, PARTS_MAX};
 use crate::device::cpu::image::{Finite, ImageShape, Images, quantise_row};
-use crate::device::cpu::lower::Mixture;
 use crate::device::cpu::simd::elementwise::{accumulate, swiglu_in_place};
 use crate::device::cpu::simd::products::{Finish, Rows};
+use crate::device::lower::Mixture;
 use crate::model::program::Product;
 
 /// The (row, rank) pairs of a batch in the order of their experts.

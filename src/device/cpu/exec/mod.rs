@@ -16,11 +16,11 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::kv_store::KvStore;
-use super::lower::{Step, Steps};
 use super::simd::tier::Tier;
 use super::team::Team;
 use super::weights::Weights;
 use crate::device::batch::{Batch, BatchRow, Interest, PageTables};
+use crate::device::lower::{Step, Steps};
 use crate::device::{CardError, RunStamp, StageExec};
 use crate::model::facts::{CardId, PageId};
 use crate::model::program::Program;

@@ -9,7 +9,6 @@ use super::buffers::image_index;
 use super::{CpuExec, ScratchPool};
 use crate::device::cpu::columns::{Columns, ColumnsMut};
 use crate::device::cpu::image::{ImageShape, Images};
-use crate::device::cpu::lower::Target;
 use crate::device::cpu::pack::tile_count;
 use crate::device::cpu::simd::elementwise::scale_and_bias;
 use crate::device::cpu::simd::float_product::{
@@ -18,6 +17,7 @@ use crate::device::cpu::simd::float_product::{
 use crate::device::cpu::simd::products::{Finish, Rows, product};
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::weights::Kernel;
+use crate::device::lower::Target;
 use crate::gguf::formats::{self, ImageKind};
 use crate::model::facts::WINDOW_ROWS_MAX;
 use crate::model::program::{View, WeightDecl, WeightId};

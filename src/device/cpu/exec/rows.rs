@@ -9,10 +9,10 @@ use super::{CpuExec, Run};
 use crate::device::CardError;
 use crate::device::batch::BatchRow;
 use crate::device::cpu::image::{Finite, ImageShape, quantise_row};
-use crate::device::cpu::lower::RowOp;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::simd::{elementwise, norm, route};
 use crate::device::cpu::weights::Weights;
+use crate::device::lower::RowOp;
 use crate::model::facts::PAGE_POSITIONS;
 use crate::model::program::{Program, View};
 

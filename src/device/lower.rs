@@ -1,8 +1,8 @@
-//! Lowering: a stage's ops become steps, each a piece of work for the whole team.
+//! Lowering: a stage's ops become steps, each a piece of work that a whole card shares.
 //!
 //! Fusions: neighbouring ops that touch one row only (embed, add, norm, rope, SwiGLU, routing and the 8-bit image of
-//! a product's input) become one [`Step::Rows`], so a row passes through them in one thread's cache; products of one
-//! input become one [`Step::Products`]. Invariant: steps do the ops in program order, so bits are the interpreter's.
+//! a product's input) become one [`Step::Rows`], so that a row may pass through them in one thread's cache; products
+//! of one input become one [`Step::Products`]. Invariant: steps do the ops in program order, so bits are the interpreter's.
 //! Does not know: memory, threads, batches.
 
 use std::ops::Range;
@@ -60,7 +60,7 @@ pub struct Mixture {
     pub out: View,
 }
 
-/// Work of the team between two barriers (the experts: a few).
+/// Work between two barriers (the experts: a few).
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the fields are documented at `Op`")]
 pub enum Step {

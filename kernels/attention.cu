@@ -1,0 +1,399 @@
+// attention.cu: keys and values into their pages, and attention of one query row over them.
+//
+// shapes   q [n] rows of q_heads * key_width f32; k, v rows with their heads side by side; pages[state *
+//          pages_per_state + position / 64]; a page holds keys [kv_heads][64][key bytes], then values
+//          [kv_heads][64][value bytes]; value_width + 2 floats of work for each row, head and span: max, sum, acc
+//          pool and page_bytes are multiples of 16
+// launch   append: grid (kv_heads, n), block 64; attend_span: grid (spans_max, q_heads, n), block 512, a span of 1,024
+//          positions for a block; attend_merge: grid (q_heads, n), block 128; copy_page: grid (64), block 256
+// order    scores lanes(32); a tile of 64 positions: exact maximum, sum lanes(32), acc a chain over its keys; tiles
+//          merge left to right inside their span, spans left to right; the first is taken as it is
+// moves    each stored key and value up to the row's position once for every query head
+// twin     src/device/cpu/plain/{attention,stored}.rs, equal bit for bit
+#include "device/functions.cuh"
+#include "device/reduce.cuh"
+#include "device/stored.cuh"
+
+constexpr i32 APPEND_BLOCK = 64;
+constexpr i32 APPEND_AHEAD = 4;
+constexpr i32 SPAN_BLOCK = 512;
+constexpr i32 SPAN_WARPS = SPAN_BLOCK / SHORT_LANES;
+constexpr i32 MERGE_BLOCK = 128;
+constexpr i32 COPY_BLOCK = 256;
+constexpr i32 TILE_POSITIONS = 64;
+constexpr i32 SPAN_TILES = 16;
+constexpr i32 SPAN_POSITIONS = TILE_POSITIONS * SPAN_TILES;
+constexpr i32 PAGE_POSITIONS = 64;
+// Values of a query that a block keeps at hand, and values of acc that it makes at a time.
+constexpr i32 QUERY_MAX = 1024;
+constexpr i32 ACC_VALUES = 256;
+// Lanes that share a key: each has EIGHT of its 32 partial sums.
+constexpr i32 KEY_LANES = SHORT_LANES / EIGHT;
+constexpr i32 WARP_KEYS = SHORT_LANES / KEY_LANES;
+
+static_assert(TILE_POSITIONS == PAGE_POSITIONS, "a tile reads one page");
+static_assert(TILE_POSITIONS == 2 * SHORT_LANES, "a lane has two keys of a tile");
+static_assert(QUERY_MAX >= SPAN_BLOCK, "a thread keeps a value of the query");
+static_assert(SPAN_TILES <= SPAN_WARPS, "a warp weighs one tile of a span");
+static_assert(TILE_POSITIONS % WARP_KEYS == 0, "the keys of a warp lie in one tile");
+
+// Where the rows of one K/V head lie inside a page.
+template <class Form> struct HeadRows {
+    i64 key_bytes;
+    i64 value_bytes;
+    i64 keys_at;
+    i64 values_at;
+
+    DEVICE HeadRows(i32 kv_heads, i32 head, i32 key_width, i32 value_width)
+        : key_bytes(Form::row_bytes(key_width)), value_bytes(Form::row_bytes(value_width)) {
+        keys_at = head * PAGE_POSITIONS * key_bytes;
+        values_at = PAGE_POSITIONS * (kv_heads * key_bytes + head * value_bytes);
+    }
+};
+
+// One head of a key or value on its way into the pool; the first values of a thread are loaded ahead.
+struct Incoming {
+    const f32* x;
+    i32 width;
+    f32 ahead[APPEND_AHEAD];
+
+    DEVICE Incoming(const f32* head, i32 head_width) : x(head), width(head_width) {
+#pragma unroll
+        for (i32 k = 0; k < APPEND_AHEAD; k++) {
+            const i32 i = (i32) threadIdx.x + k * APPEND_BLOCK;
+            ahead[k] = i < width ? x[i] : 0.0f;
+        }
+    }
+
+    // Whether all that the thread saw fits the form.
+    template <class Form> DEVICE bool store(u8* row) const {
+        bool fits = true;
+#pragma unroll
+        for (i32 k = 0; k < APPEND_AHEAD; k++) {
+            const i32 i = (i32) threadIdx.x + k * APPEND_BLOCK;
+            if (i < width) fits = Form::store(row, i, ahead[k]) && fits;
+        }
+#pragma unroll 1
+        for (i32 i = (i32) threadIdx.x + APPEND_AHEAD * APPEND_BLOCK; i < width; i += APPEND_BLOCK) {
+            fits = Form::store(row, i, x[i]) && fits;
+        }
+        return fits;
+    }
+};
+
+// Writes the keys and values of one head of one row at the row's position.
+template <class Form> DEVICE void append(
+    const f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads, i32 key_width, i32 value_width,
+    const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, u8* pool, i64 page_bytes, i32 n,
+    u32* fault, u32 fault_id) {
+    const i32 head = (i32) blockIdx.x;
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n) return;
+    const u32 position = positions[row];
+    const u32 state = states[row];
+    const Incoming key(k + row * k_stride + (i64) head * key_width, key_width);
+    const Incoming value(v + row * v_stride + (i64) head * value_width, value_width);
+    const i64 slot = position % PAGE_POSITIONS;
+    const i64 page = pages[(i64) state * pages_per_state + position / PAGE_POSITIONS];
+    const HeadRows<Form> at(kv_heads, head, key_width, value_width);
+    u8* base = pool + page * page_bytes;
+    const bool key_fits = key.template store<Form>(base + at.keys_at + slot * at.key_bytes);
+    const bool value_fits = value.template store<Form>(base + at.values_at + slot * at.value_bytes);
+    if (!key_fits || !value_fits) report_fault(fault, fault_id);
+}
+
+// What attention over some keys leaves before the division; acc lies in memory.
+struct Partial {
+    f32 max;
+    f32 sum;
+};
+
+// The factors by which two neighbours are scaled when they are merged.
+struct Merge {
+    f32 max;
+    f32 left;
+    f32 right;
+
+    DEVICE Merge(f32 left_max, f32 right_max)
+        : max(right_max > left_max ? right_max : left_max), left(exp_f32(left_max - max)),
+          right(exp_f32(right_max - max)) {}
+
+    DEVICE f32 join(f32 left_value, f32 right_value) const { return fmaf(right_value, right, left_value * left); }
+};
+
+// Adds N strides of 32 values, of which a lane has eight each, to the partial sums: all loads before the first fma.
+template <class Form, i32 N> DEVICE void add_strides(const u8* stored, const f32* query, i32 i, f32 (&part)[EIGHT]) {
+    typename Form::Eight ahead[N];
+#pragma unroll
+    for (i32 s = 0; s < N; s++) ahead[s] = Form::load_eight(stored, i + s * SHORT_LANES);
+#pragma unroll
+    for (i32 s = 0; s < N; s++) {
+        const Words4* asked = (const Words4*)(query + i + s * SHORT_LANES);
+        const Words4 words[2] = {asked[0], asked[1]};
+#pragma unroll
+        for (i32 j = 0; j < EIGHT; j++) part[j] = fmaf(ahead[s].value(j), bits_f32(words[j / 4].word[j % 4]), part[j]);
+    }
+}
+
+// q.k for the key of this lane and its neighbours; width is a multiple of 8, `query` lies in shared memory at a multiple
+// of 16. All lanes of a warp call.
+template <class Form> DEVICE f32 key_dot(const u8* stored, const f32* query, i32 width, i32 lane_of_key) {
+    f32 part[EIGHT] = {};
+    i32 i = EIGHT * lane_of_key;
+    constexpr i32 STRIDES = Form::STRIDES;
+    for (; i + (STRIDES - 1) * SHORT_LANES < width; i += STRIDES * SHORT_LANES) {
+        add_strides<Form, STRIDES>(stored, query, i, part);
+    }
+    if (STRIDES > 2 && i + SHORT_LANES < width) {
+        add_strides<Form, 2>(stored, query, i, part);
+        i += 2 * SHORT_LANES;
+    }
+    if (i < width) add_strides<Form, 1>(stored, query, i, part);
+    // The tree: partial sum 8 * lane_of_key + j. Lanes past the half get what their partner gets.
+#pragma unroll
+    for (i32 bit = KEY_LANES / 2; bit > 0; bit /= 2) {
+#pragma unroll
+        for (i32 j = 0; j < EIGHT; j++) part[j] = part[j] + shuffle_xor(part[j], bit);
+    }
+#pragma unroll
+    for (i32 half = EIGHT / 2; half > 0; half /= 2) {
+#pragma unroll
+        for (i32 j = 0; j < half; j++) part[j] = part[j] + part[j + half];
+    }
+    return part[0];
+}
+
+// One value of acc of a tile: the chain over its keys, whose loads go ahead of it. `stored` is the row of key 0.
+template <class Form> DEVICE f32 tile_acc(const u8* stored, i32 row_bytes, const f32* weights, i32 count, i32 d) {
+    f32 acc = 0.0f;
+    i32 start = 0;
+    for (; start + Form::AHEAD <= count; start += Form::AHEAD) {
+        typename Form::One ahead[Form::AHEAD];
+#pragma unroll
+        for (i32 k = 0; k < Form::AHEAD; k++) ahead[k] = Form::load_one(stored + (start + k) * row_bytes, d);
+#pragma unroll
+        for (i32 k = 0; k < Form::AHEAD; k++) acc = fmaf(weights[start + k], ahead[k].value(), acc);
+    }
+    if (start < count) {
+        typename Form::One ahead[Form::AHEAD];
+#pragma unroll
+        for (i32 k = 0; k < Form::AHEAD; k++) {
+            const i32 key = start + k < count ? start + k : start;
+            ahead[k] = Form::load_one(stored + key * row_bytes, d);
+        }
+#pragma unroll
+        for (i32 k = 0; k < Form::AHEAD; k++) {
+            const f32 next = fmaf(weights[start + k], ahead[k].value(), acc);
+            acc = start + k < count ? next : acc;
+        }
+    }
+    return acc;
+}
+
+// One span of one row and query head: all scores, then a warp for each tile's weights, then a warp for 32 values of a
+// tile's acc, then the tiles merged.
+template <class Form> DEVICE void attend_span(
+    const f32* q, i32 q_stride, i32 q_heads, i32 kv_heads, i32 key_width, i32 value_width, f32 scale,
+    const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, const u8* pool, i64 page_bytes,
+    f32* work, i32 spans_max, i32 n) {
+    alignas(16) __shared__ f32 query_near[QUERY_MAX];
+    alignas(16) __shared__ f32 weights[SPAN_POSITIONS];  // scores before
+    __shared__ f32 accs[SPAN_TILES][ACC_VALUES];
+    __shared__ u32 tile_page[SPAN_TILES];
+    __shared__ f32 tile_max[SPAN_TILES];
+    __shared__ f32 tile_sum[SPAN_TILES];
+    __shared__ f32 left[SPAN_TILES];
+    __shared__ f32 right[SPAN_TILES];
+    const i32 thread = (i32) threadIdx.x;
+    const i32 lane = thread % SHORT_LANES;
+    const i32 warp = thread / SHORT_LANES;
+    const i32 span = (i32) blockIdx.x;
+    const i32 head = (i32) blockIdx.y;
+    const i64 row = (i64) blockIdx.z;
+    if (row >= n) return;
+    const i32 first = span * SPAN_POSITIONS;
+    const f32* query = q + row * q_stride + (i64) head * key_width;
+    const bool wide = key_width % EIGHT == 0 && key_width <= QUERY_MAX;
+
+    // What does not depend on another load is asked for at once.
+    const u32 position = positions[row];
+    const f32 asked = thread < key_width ? query[thread] : 0.0f;
+    if (thread < SPAN_TILES && first / PAGE_POSITIONS + thread < pages_per_state) {
+        tile_page[thread] = pages[(i64) states[row] * pages_per_state + first / PAGE_POSITIONS + thread];
+    }
+    if (wide) {
+        query_near[thread] = asked;
+#pragma unroll 1
+        for (i32 i = SPAN_BLOCK + thread; i < key_width; i += SPAN_BLOCK) query_near[i] = query[i];
+    }
+    const i32 keys = (i32) position + 1 - first;
+    if (keys <= 0) return;
+    __syncthreads();
+    const i32 span_keys = keys < SPAN_POSITIONS ? keys : SPAN_POSITIONS;
+    const i32 tiles = (span_keys + TILE_POSITIONS - 1) / TILE_POSITIONS;
+    const HeadRows<Form> at(kv_heads, head / (q_heads / kv_heads), key_width, value_width);
+    const u8* keys_of_head = pool + at.keys_at;
+    const u8* values_of_head = pool + at.values_at;
+
+    if (warp < tiles) {
+        const i32 count = span_keys - warp * TILE_POSITIONS;
+        const i64 bytes = (count < TILE_POSITIONS ? count : TILE_POSITIONS) * at.value_bytes;
+        const u8* values = values_of_head + tile_page[warp] * page_bytes;
+        for (i64 i = lane * LINE_BYTES; i < bytes; i += SHORT_LANES * LINE_BYTES) prefetch(values + i);
+    }
+
+    // Scores. Lanes past the last key repeat it.
+    if (wide) {
+        for (i32 start = warp * WARP_KEYS; start < span_keys; start += SPAN_WARPS * WARP_KEYS) {
+            const i32 key = start + lane / KEY_LANES;
+            const i32 slot = (key < span_keys ? key : span_keys - 1) % TILE_POSITIONS;
+            const u8* stored = keys_of_head + tile_page[start / TILE_POSITIONS] * page_bytes + slot * at.key_bytes;
+            const f32 dot = key_dot<Form>(stored, query_near, key_width, lane % KEY_LANES);
+            if (lane % KEY_LANES == 0 && key < span_keys) weights[key] = dot * scale;
+        }
+    } else {
+#pragma unroll 1
+        for (i32 key = warp; key < span_keys; key += SPAN_WARPS) {
+            const u8* stored =
+                keys_of_head + tile_page[key / TILE_POSITIONS] * page_bytes + (key % TILE_POSITIONS) * at.key_bytes;
+            f32 part = 0.0f;
+#pragma unroll 4
+            for (i32 i = lane; i < key_width; i += SHORT_LANES) {
+                part = fmaf(Form::load_one(stored, i).value(), query[i], part);
+            }
+            const f32 dot = warp_tree(part);
+            if (lane == 0) weights[key] = dot * scale;
+        }
+    }
+    __syncthreads();
+
+    // A warp turns the scores of its tile into weights and sums them, lane = position mod 32. Lanes without a key repeat
+    // key 0, which changes no maximum, and add nothing to their sum.
+    if (warp < tiles) {
+        f32* mine = weights + warp * TILE_POSITIONS;
+        const i32 count = span_keys - warp * TILE_POSITIONS;
+        const f32 low = mine[lane < count ? lane : 0];
+        const f32 high = mine[lane + SHORT_LANES < count ? lane + SHORT_LANES : 0];
+        const f32 max = warp_max(high > low ? high : low);
+        const f32 low_weight = exp_f32(low - max);
+        const f32 high_weight = exp_f32(high - max);
+        warp_barrier();  // every lane that repeats key 0 has read it
+        f32 part = 0.0f;
+        if (lane < count) {
+            mine[lane] = low_weight;
+            part = part + low_weight;
+        }
+        if (lane + SHORT_LANES < count) {
+            mine[lane + SHORT_LANES] = high_weight;
+            part = part + high_weight;
+        }
+        const f32 sum = warp_tree(part);
+        if (lane == 0) {
+            tile_max[warp] = max;
+            tile_sum[warp] = sum;
+        }
+    }
+    __syncthreads();
+
+    // The factors of tile t when it is merged; the last warps have the least to do.
+    if (thread >= SPAN_BLOCK - SPAN_TILES && SPAN_BLOCK - 1 - thread < tiles) {
+        const i32 tile = SPAN_BLOCK - 1 - thread;
+        f32 before = tile_max[0];
+        for (i32 t = 1; t < tile; t++) before = tile_max[t] > before ? tile_max[t] : before;
+        const Merge merge(before, tile_max[tile]);
+        left[tile] = merge.left;
+        right[tile] = merge.right;
+    }
+    work += ((row * q_heads + head) * spans_max + span) * (value_width + 2);
+    for (i32 begin = 0; begin < value_width; begin += ACC_VALUES) {
+        const i32 here = value_width - begin < ACC_VALUES ? value_width - begin : ACC_VALUES;
+        const i32 slices = (here + SHORT_LANES - 1) / SHORT_LANES;
+        for (i32 part = warp; part < tiles * slices; part += SPAN_WARPS) {
+            const i32 tile = part / slices;
+            const i32 d = (part - tile * slices) * SHORT_LANES + lane;
+            const i32 count = span_keys - tile * TILE_POSITIONS;
+            if (d < here) {
+                accs[tile][d] = tile_acc<Form>(values_of_head + tile_page[tile] * page_bytes, (i32) at.value_bytes,
+                                               weights + tile * TILE_POSITIONS,
+                                               count < TILE_POSITIONS ? count : TILE_POSITIONS, begin + d);
+            }
+        }
+        __syncthreads();
+        if (thread < here) {
+            f32 acc = accs[0][thread];
+            for (i32 tile = 1; tile < tiles; tile++) {
+                acc = fmaf(accs[tile][thread], right[tile], acc * left[tile]);
+            }
+            work[2 + begin + thread] = acc;
+        }
+        if (begin == 0 && thread == SPAN_BLOCK - 1) {
+            f32 max = tile_max[0];
+            f32 sum = tile_sum[0];
+            for (i32 tile = 1; tile < tiles; tile++) {
+                max = tile_max[tile] > max ? tile_max[tile] : max;
+                sum = fmaf(tile_sum[tile], right[tile], sum * left[tile]);
+            }
+            work[0] = max;
+            work[1] = sum;
+        }
+        if (begin + ACC_VALUES < value_width) __syncthreads();
+    }
+}
+
+#define APPEND(NAME, FORM)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(APPEND_BLOCK)                                                         \
+    NAME(const f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads, i32 key_width, i32 value_width,         \
+         const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, u8* pool, i64 page_bytes,     \
+         i32 n, u32* fault, u32 fault_id) {                                                                            \
+        append<FORM>(k, k_stride, v, v_stride, kv_heads, key_width, value_width, positions, states, pages,             \
+                     pages_per_state, pool, page_bytes, n, fault, fault_id);                                           \
+    }
+
+#define ATTEND_SPAN(NAME, FORM)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(SPAN_BLOCK, 2)                                                        \
+    NAME(const f32* q, i32 q_stride, i32 q_heads, i32 kv_heads, i32 key_width, i32 value_width, f32 scale,             \
+         const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, const u8* pool,               \
+         i64 page_bytes, f32* work, i32 spans_max, i32 n) {                                                            \
+        attend_span<FORM>(q, q_stride, q_heads, kv_heads, key_width, value_width, scale, positions, states, pages,     \
+                          pages_per_state, pool, page_bytes, work, spans_max, n);                                      \
+    }
+
+APPEND(append_f32, StoredF32)
+APPEND(append_f16, StoredF16)
+APPEND(append_q8_0, StoredQ8)
+ATTEND_SPAN(attend_span_f32, StoredF32)
+ATTEND_SPAN(attend_span_f16, StoredF16)
+ATTEND_SPAN(attend_span_q8_0, StoredQ8)
+
+// Merges the spans of each row and head from left to right and divides by the sum.
+extern "C" __global__ void __launch_bounds__(MERGE_BLOCK)
+attend_merge(const f32* work, i32 spans_max, const u32* positions, f32* out, i32 out_stride, i32 q_heads,
+             i32 value_width, i32 n) {
+    const i32 head = (i32) blockIdx.x;
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n) return;
+    const i32 spans = (i32) positions[row] / SPAN_POSITIONS + 1;
+    const i64 span_floats = value_width + 2;
+    work += (row * q_heads + head) * spans_max * span_floats;
+    out += row * out_stride + (i64) head * value_width;
+    for (i32 d = (i32) threadIdx.x; d < value_width; d += MERGE_BLOCK) {
+        Partial merged = {work[0], work[1]};
+        f32 acc = work[2 + d];
+        for (i32 span = 1; span < spans; span++) {
+            const f32* right = work + span * span_floats;
+            const Merge merge(merged.max, right[0]);
+            merged = Partial{merge.max, merge.join(merged.sum, right[1])};
+            acc = merge.join(acc, right[2 + d]);
+        }
+        out[d] = acc / merged.sum;
+    }
+}
+
+// Copies one page. page_bytes is a multiple of 8: a head has 64 rows.
+extern "C" __global__ void __launch_bounds__(COPY_BLOCK) copy_page(u8* pool, i64 page_bytes, i32 from, i32 to) {
+    const u64* source = (const u64*)(pool + from * page_bytes);
+    u64* target = (u64*)(pool + to * page_bytes);
+    for (i64 i = (i64) blockIdx.x * COPY_BLOCK + threadIdx.x; i < page_bytes / 8; i += (i64) gridDim.x * COPY_BLOCK) {
+        target[i] = source[i];
+    }
+}

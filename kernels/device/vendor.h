@@ -1,0 +1,69 @@
+// vendor.h: what differs between NVIDIA's compiler and the build for the host, under one name each.
+//
+// Invariants: the only file of kernels with `#if`; every function gives the same bits in each build; a name that both
+// builds know as CUDA spells it (`__global__`, `threadIdx`, `fmaf`, `sqrtf`, `__syncthreads`) is used as it is.
+// Includes of all kernels are named from `kernels/` (`#include "device/vendor.h"`), as a run-time compiler wants them.
+// Does not know: formats, ops.
+#pragma once
+#include "device/types.h"
+
+#if TANDEM_EMU
+
+// The host build defines there every name of the section below, over one fiber a thread.
+#include "../emu/shim.h"
+
+#else  // CUDA, run-time compiled with --fmad=false
+
+#define DEVICE __device__ __forceinline__
+
+// Bytes that a prefetch brings nearer.
+constexpr i32 LINE_BYTES = 128;
+
+// Shared memory whose size the launch gives: `DYNAMIC_SHARED(f32, scores);`. One a kernel.
+#define DYNAMIC_SHARED(T, name) extern __shared__ __align__(16) u8 name##_bytes[]; T* const name = (T*) name##_bytes
+
+// Threads that exchange values by shuffles. Kernels hold their shapes to this width.
+constexpr i32 WARP = 32;
+
+// The value of another lane; all lanes of the warp take part.
+template <class T> DEVICE T shuffle(T v, i32 lane) { return __shfl_sync(0xffffffffu, v, lane); }
+template <class T> DEVICE T shuffle_xor(T v, i32 bits) { return __shfl_xor_sync(0xffffffffu, v, bits); }
+// The value of lane + distance; the last lanes get their own.
+template <class T> DEVICE T shuffle_down(T v, i32 distance) { return __shfl_down_sync(0xffffffffu, v, distance); }
+
+// All lanes of the warp arrive, and see what the others wrote to shared memory before.
+DEVICE void warp_barrier() { __syncwarp(0xffffffffu); }
+
+// c + the dot product of four signed bytes.
+DEVICE i32 dp4a(u32 a, u32 b, i32 c) { return __dp4a((i32) a, (i32) b, c); }
+
+// Four bytes chosen from the eight of (b, a): nibble i of `selector`, 0..7, says which is byte i.
+DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
+
+DEVICE u32 f32_bits(f32 v) { return __float_as_uint(v); }
+DEVICE f32 bits_f32(u32 v) { return __uint_as_float(v); }
+
+// binary16 to f32, exact.
+DEVICE f32 f16_f32(u16 v) {
+    f32 out;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(v));
+    return out;
+}
+
+// f32 to binary16, to nearest even.
+DEVICE u16 f32_f16(f32 v) {
+    u16 out;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out) : "f"(v));
+    return out;
+}
+
+// f32 to the nearest integer, ties to even; the value must fit.
+DEVICE i32 f32_i32_even(f32 v) { return __float2int_rn(v); }
+
+// Asks for the line of `p`, which will be read soon.
+DEVICE void prefetch(const void* p) { asm volatile("prefetch.L2 [%0];" : : "l"(p)); }
+
+// Writes `value` where 0 stands.
+DEVICE void set_once(u32* place, u32 value) { atomicCAS(place, 0u, value); }
+
+#endif

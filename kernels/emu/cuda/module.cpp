@@ -1,0 +1,225 @@
+// module.cpp: modules, functions and launches.
+//
+// Invariants: an image is one that the stub compiler made; a function is a kernel of this build; a launch copies its
+// arguments, and checks shape, shared memory and every pointer before it is posted.
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "emu/cuda/driver.h"
+#include "emu/grid.h"
+#include "emu/image.h"
+#include "emu/kernels.h"
+#include "emu/memory.h"
+
+namespace emu {
+
+struct Function {
+    const Kernel* kernel;
+    int card;
+    std::atomic<int> dynamic_bytes_max;
+};
+
+struct Module {
+    int card;
+    std::vector<Function*> functions;
+};
+
+static Handles<Module> modules;
+static Handles<Function> functions;
+static std::mutex modules_mutex;  // the functions of modules
+
+static std::atomic<bool> downwards{false};
+static std::atomic<uint64_t> launch_count{0};
+static std::mutex failure_mutex;
+static uint64_t launches_left = 0;
+static int failure_status = 0;
+
+constexpr unsigned GRID_YZ_MAX = 65535;
+constexpr unsigned GRID_X_MAX = 0x7fffffff;
+constexpr int DYNAMIC_BYTES_DEFAULT = 48 * 1024;
+
+// CUfunction_attribute.
+enum FunctionAttribute {
+    MAX_THREADS_PER_BLOCK = 0,
+    SHARED_SIZE_BYTES = 1,
+    CONST_SIZE_BYTES = 2,
+    LOCAL_SIZE_BYTES = 3,
+    NUM_REGS = 4,
+    PTX_VERSION = 5,
+    BINARY_VERSION = 6,
+    MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
+    PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
+};
+
+size_t live_modules() { return modules.count(); }
+void set_downwards(bool on) { downwards = on; }
+uint64_t launches() { return launch_count; }
+
+void fail_launch_after(uint64_t count, int status) {
+    std::lock_guard<std::mutex> lock(failure_mutex);
+    launches_left = count;
+    failure_status = status;
+}
+
+// The status that this launch fails with on demand, or SUCCESS.
+static Status demanded_failure() {
+    std::lock_guard<std::mutex> lock(failure_mutex);
+    if (failure_status == SUCCESS || launches_left-- > 0) return SUCCESS;
+    const Status status = Status(failure_status);
+    failure_status = SUCCESS;
+    return status;
+}
+
+// A launch's arguments, copied when it is posted.
+class Arguments {
+  public:
+    Arguments(const Kernel& kernel, void* const* given) : words_(kernel.argument_count) {
+        for (unsigned i = 0; i < kernel.argument_count; i++) {
+            memcpy(&words_[i], given[i], kernel.argument_bytes[i]);
+            addresses_.push_back(&words_[i]);
+        }
+    }
+    Arguments(const Arguments&) = delete;
+    Arguments& operator=(const Arguments&) = delete;
+    uint64_t pointer(unsigned i) const { return words_[i]; }
+    void* const* addresses() const { return addresses_.data(); }
+
+  private:
+    std::vector<uint64_t> words_;
+    std::vector<void*> addresses_;
+};
+
+// Every pointer that is not null leads into memory that the card may touch.
+static Status check_pointers(const Function& f, const Arguments& arguments) {
+    for (unsigned i = 0; i < f.kernel->argument_count; i++) {
+        if (!f.kernel->argument_is_pointer[i] || arguments.pointer(i) == 0) continue;
+        Allocation found;
+        const uint64_t address = arguments.pointer(i);
+        const std::string argument = std::string(f.kernel->name) + ": argument " + std::to_string(i) + " points to ";
+        if (!find_allocation(address, &found)) {
+            return end_context(f.card, ILLEGAL_ADDRESS, "cuLaunchKernel", argument + describe_address(address));
+        }
+        if (!reaches(f.card, found.owner)) {
+            const std::string where = describe_address(address) + ", which card " + std::to_string(f.card);
+            return end_context(f.card, ILLEGAL_ADDRESS, "cuLaunchKernel", argument + where + " has no peer access to");
+        }
+    }
+    return SUCCESS;
+}
+
+static void run(const Kernel& kernel, const Arguments& arguments, Launch launch) {
+    launch.arguments = arguments.addresses();
+    run_grid(launch);
+    for (unsigned i = 0; i < kernel.argument_count; i++) {
+        if (kernel.argument_is_pointer[i] && arguments.pointer(i) != 0) check_end(arguments.pointer(i), kernel.name);
+    }
+}
+
+static_assert(sizeof(void*) == 8, "an argument is at most eight bytes");
+
+}  // namespace emu
+
+using namespace emu;
+
+EXPORT int cuModuleLoadData(void** module, const void* image) {
+    if (const Status status = usable()) return status;
+    if (image == nullptr) return INVALID_VALUE;
+    if (memcmp(image, IMAGE_MAGIC, IMAGE_MAGIC_BYTES) != 0) {
+        return refuse(INVALID_IMAGE, "cuModuleLoadData", "the image was not made by the stub compiler");
+    }
+    *module = modules.add(new Module{current_card(), {}});
+    return SUCCESS;
+}
+
+EXPORT int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
+    return cuModuleLoadData(module, image);
+}
+
+EXPORT int cuModuleUnload(void* handle) {
+    Module* module = modules.remove(handle);
+    if (module == nullptr) return INVALID_HANDLE;
+    finish_card(module->card);
+    for (Function* f : module->functions) delete functions.remove(f);
+    delete module;
+    return SUCCESS;
+}
+
+EXPORT int cuModuleGetFunction(void** function, void* handle, const char* name) {
+    if (const Status status = usable()) return status;
+    Module* module = modules.find(handle);
+    if (module == nullptr) return INVALID_HANDLE;
+    const Kernel* kernel = find_kernel(name);
+    if (kernel == nullptr) return NOT_FOUND;
+    std::lock_guard<std::mutex> lock(modules_mutex);
+    for (Function* f : module->functions) {
+        if (f->kernel != kernel) continue;
+        *function = f;
+        return SUCCESS;
+    }
+    module->functions.push_back(functions.add(new Function{kernel, module->card, {DYNAMIC_BYTES_DEFAULT}}));
+    *function = module->functions.back();
+    return SUCCESS;
+}
+
+EXPORT int cuFuncGetAttribute(int* value, int attribute, void* handle) {
+    Function* f = functions.find(handle);
+    if (f == nullptr) return INVALID_HANDLE;
+    switch (attribute) {
+        case MAX_THREADS_PER_BLOCK: *value = int(f->kernel->threads_max); return SUCCESS;
+        case NUM_REGS: *value = 32; return SUCCESS;
+        case BINARY_VERSION:
+        case PTX_VERSION: *value = CARDS[f->card].capability_major * 10 + CARDS[f->card].capability_minor; return SUCCESS;
+        case MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = f->dynamic_bytes_max; return SUCCESS;
+        case SHARED_SIZE_BYTES:
+        case CONST_SIZE_BYTES:
+        case LOCAL_SIZE_BYTES: *value = 0; return SUCCESS;
+        default: return INVALID_VALUE;
+    }
+}
+
+EXPORT int cuFuncSetAttribute(void* handle, int attribute, int value) {
+    Function* f = functions.find(handle);
+    if (f == nullptr) return INVALID_HANDLE;
+    if (attribute == PREFERRED_SHARED_MEMORY_CARVEOUT) return SUCCESS;
+    if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || size_t(value) > DYNAMIC_BYTES_MAX) return INVALID_VALUE;
+    f->dynamic_bytes_max = value;
+    return SUCCESS;
+}
+
+EXPORT int cuFuncSetCacheConfig(void* handle, int) { return functions.find(handle) != nullptr ? SUCCESS : INVALID_HANDLE; }
+
+EXPORT int cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream_handle, void** given,
+                          void** extra) {
+    Function* f = functions.find(handle);
+    const StreamRef stream = find_stream(stream_handle);
+    if (f == nullptr || stream == nullptr) return INVALID_HANDLE;
+    if (const Status status = usable(f->card)) return status;
+    const Kernel& kernel = *f->kernel;
+    const Dim grid{grid_x, grid_y, grid_z}, block{block_x, block_y, block_z};
+    const std::string name = kernel.name;
+    if (card_of(stream) != f->card) {
+        return refuse(INVALID_HANDLE, "cuLaunchKernel", name + ": function and stream are of different cards");
+    }
+    if (grid.count() == 0 || block.count() == 0 || grid_x > GRID_X_MAX || grid_y > GRID_YZ_MAX || grid_z > GRID_YZ_MAX ||
+        block.count() > kernel.threads_max || block.count() > BLOCK_THREADS_MAX) {
+        return refuse(INVALID_VALUE, "cuLaunchKernel", name + ": a grid or block that no card takes");
+    }
+    if (shared_bytes > unsigned(f->dynamic_bytes_max)) {
+        return refuse(INVALID_VALUE, "cuLaunchKernel", name + ": more shared memory than the function was set to");
+    }
+    if (extra != nullptr || (given == nullptr && kernel.argument_count > 0)) {
+        return refuse(INVALID_VALUE, "cuLaunchKernel", name + ": arguments are given by addresses here");
+    }
+    if (const Status status = demanded_failure()) {
+        return end_context(f->card, status, "cuLaunchKernel", name + ": fails on demand");
+    }
+    auto arguments = std::make_shared<Arguments>(kernel, given);
+    if (const Status status = check_pointers(*f, *arguments)) return status;
+    launch_count++;
+    const Launch launch{kernel.name, kernel.body, nullptr, grid, block, shared_bytes, downwards};
+    post(stream, [kernel, arguments, launch] { run(kernel, *arguments, launch); });
+    return SUCCESS;
+}

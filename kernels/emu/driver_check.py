@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""The stub driver itself: what it must refuse, count and fail on demand.
+
+usage: driver_check.py [--libraries target/emu]
+
+Each check is a function; those that must end the process run in a process of their own. One line a check; exit status 1
+if any fails. Python 3.9 and numpy.
+"""
+import argparse
+import ctypes
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+
+from stub import KERNELS, Buffer, Card, Driver, DriverError, Wide
+
+OUT_OF_MEMORY, INVALID_VALUE, INVALID_IMAGE, INVALID_HANDLE = 2, 1, 200, 400
+NOT_FOUND, ILLEGAL_ADDRESS, LAUNCH_FAILED = 500, 700, 719
+NEVER = ctypes.c_uint64(2**64 - 1)
+F = np.float32
+
+
+def refused(status, action, *arguments):
+    try:
+        action(*arguments)
+    except DriverError as e:
+        assert e.status == status, f"status {e.status} instead of {status}"
+        return
+    raise AssertionError(f"nothing was refused; expected {status}")
+
+
+def add(card, x, y, width=4, n=1, grid=(1, 1, 1), block=(256, 1, 1)):
+    card.launch("add", grid, block, x, width, y, width, width, n)
+
+
+def ones(card, count=4):
+    return card.upload(np.ones(count, F))
+
+
+def used(driver, card):
+    driver.library.tandem_emu_used_bytes.restype = ctypes.c_uint64
+    return driver.library.tandem_emu_used_bytes(card.number)
+
+
+# ---- refused, the process goes on ------------------------------------------------------------------------------------
+
+
+def a_kernel_of_an_unknown_name_is_not_found(driver, cards):
+    refused(NOT_FOUND, cards[0].function, "no_such_kernel")
+
+
+def an_image_of_somebody_else_is_refused(driver, cards):
+    module = ctypes.c_void_p()
+    cards[0].use()
+    refused(INVALID_IMAGE, driver.call, "cuModuleLoadData", ctypes.byref(module), b"\x7fELF-and-more")
+
+
+def a_pointer_into_another_card_ends_the_context_until_peers_may_reach(driver, cards):
+    x, y = ones(cards[0]), ones(cards[1])
+    refused(ILLEGAL_ADDRESS, add, cards[0], x, y)
+    refused(ILLEGAL_ADDRESS, add, cards[0], x, x)  # an ended context does nothing more
+    driver.library.tandem_emu_heal(0)
+    cards[0].use()
+    driver.call("cuCtxEnablePeerAccess", cards[1].context, 0)
+    add(cards[0], x, y)
+    assert (x.read() == 2).all()
+    driver.call("cuCtxDisablePeerAccess", cards[1].context)
+
+
+def copies_stay_on_their_card_and_inside_allocations(driver, cards):
+    x, y = ones(cards[0]), ones(cards[1])
+    size, address = ctypes.c_size_t, ctypes.c_uint64
+    cards[0].use()
+    refused(INVALID_VALUE, driver.call, "cuMemcpyDtoD_v2", address(x.address), address(y.address), size(16))
+    refused(INVALID_VALUE, driver.call, "cuMemsetD8_v2", address(x.address), 0, size(17))
+    refused(INVALID_VALUE, driver.call, "cuMemcpyHtoD_v2", address(y.address), bytes(16), size(16))
+    swapped = (address(x.address), cards[1].context, address(y.address), cards[0].context, size(16))
+    refused(INVALID_VALUE, driver.call, "cuMemcpyPeer", *swapped)
+    y = cards[1].upload(np.full(4, 5, F))
+    cards[0].use()
+    driver.call("cuMemcpyPeer", address(x.address), cards[0].context, address(y.address), cards[1].context, size(16))
+    assert (x.read() == 5).all()
+
+
+def freed_memory_is_no_argument(driver, cards):
+    x, y = ones(cards[0]), ones(cards[0])
+    cards[0].free_all()
+    refused(ILLEGAL_ADDRESS, add, cards[0], x, y)
+    driver.library.tandem_emu_heal(0)
+    refused(INVALID_VALUE, driver.call, "cuMemFree_v2", ctypes.c_uint64(x.address))
+
+
+def a_block_larger_than_the_kernel_was_built_for_is_refused(driver, cards):
+    x, y = ones(cards[0]), ones(cards[0])
+    refused(INVALID_VALUE, lambda: add(cards[0], x, y, block=(512, 1, 1)))
+    refused(INVALID_VALUE, lambda: add(cards[0], x, y, grid=(1, 65536, 1)))
+
+
+def a_stream_of_another_card_is_refused(driver, cards):
+    x, stream = ones(cards[0]), cards[0].stream
+    cards[0].stream = cards[1].stream
+    try:
+        refused(INVALID_HANDLE, lambda: add(cards[0], x, x))
+    finally:
+        cards[0].stream = stream
+
+
+def memory_ends_where_the_card_ends(driver, cards):
+    before = used(driver, cards[0])
+    driver.library.tandem_emu_set_memory(0, ctypes.c_uint64(before + 1000))
+    refused(OUT_OF_MEMORY, cards[0].alloc, (1001,), np.uint8)
+    x = cards[0].alloc((1000,), np.uint8)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    assert (free.value, total.value) == (0, before + 1000)
+    cards[0].free_all()
+    driver.library.tandem_emu_set_memory(0, ctypes.c_uint64(1 << 30))
+    assert used(driver, cards[0]) == 0, x
+
+
+def new_memory_holds_no_numbers(driver, cards):
+    assert np.isnan(cards[0].alloc((100,), F).read()).all()
+
+
+# ---- on demand -------------------------------------------------------------------------------------------------------
+
+
+def allocations_fail_after_so_many_bytes(driver, cards):
+    driver.library.tandem_emu_fail_allocation_after(ctypes.c_uint64(100))
+    cards[0].alloc((60,), np.uint8)
+    refused(OUT_OF_MEMORY, cards[0].alloc, (41,), np.uint8)
+    cards[0].alloc((40,), np.uint8)
+    driver.library.tandem_emu_fail_allocation_after(NEVER)
+    cards[0].alloc((4000,), np.uint8)
+
+
+def a_launch_fails_after_so_many(driver, cards):
+    x, y = ones(cards[0]), ones(cards[0])
+    driver.library.tandem_emu_fail_launch_after(ctypes.c_uint64(2), LAUNCH_FAILED)
+    add(cards[0], x, y)
+    add(cards[0], x, y)
+    refused(LAUNCH_FAILED, add, cards[0], x, y)
+    refused(LAUNCH_FAILED, cards[0].alloc, (1,), np.uint8)
+    driver.library.tandem_emu_heal(0)
+    add(cards[0], x, y)
+    assert (x.read() == 4).all()
+
+
+def the_compiler_asks_for_every_header_and_for_no_contraction(driver, cards):
+    def compiled(options, header):
+        program = ctypes.c_void_p()
+        names = (ctypes.c_char_p * 1)(header)
+        texts = (ctypes.c_char_p * 1)(b"\n")
+        source = b'#include "device/vendor.h"\n'
+        driver.compiler.nvrtcCreateProgram(ctypes.byref(program), source, b"x.cu", 1, texts, names)
+        given = (ctypes.c_char_p * len(options))(*options)
+        return driver.compiler.nvrtcCompileProgram(program, len(options), given)
+
+    arch, exact = b"--gpu-architecture=sm_90", b"--fmad=false"
+    assert compiled([arch, exact], b"device/vendor.h") == 0
+    assert compiled([arch, exact], b"vendor.h") == 6
+    assert compiled([arch], b"device/vendor.h") == 6
+    assert compiled([exact], b"device/vendor.h") == 6
+
+
+# ---- order of work ---------------------------------------------------------------------------------------------------
+
+
+def late_work_shows_a_missing_wait(driver, cards):
+    card = cards[0]
+    x, y, z = ones(card), ones(card), ones(card)
+    other, event = ctypes.c_void_p(), ctypes.c_void_p()
+    driver.set_late(True)
+    driver.call("cuStreamCreate", ctypes.byref(other), 1)
+    driver.call("cuEventCreate", ctypes.byref(event), 2)
+    own = card.stream
+    try:
+        add(card, x, z)  # x = 2, on the card's stream
+        driver.call("cuEventRecord", event, own)
+        card.stream = other
+        add(card, y, x)  # without a wait: y = 1 + the old x
+        assert (y.read() == 2).all()
+        driver.call("cuStreamWaitEvent", other, event, 0)
+        add(card, y, x)
+        assert (y.read() == 4).all()
+    finally:
+        card.stream = own
+        driver.set_late(False)
+        driver.call("cuStreamDestroy_v2", other)
+        driver.call("cuEventDestroy_v2", event)
+        driver.call("cuStreamSynchronize", own)
+
+
+# ---- the process ends ------------------------------------------------------------------------------------------------
+
+
+def dies_behind_the_end_of_an_allocation(driver, cards):
+    """touched 0 bytes behind the end of 1024 bytes of card 0"""
+    x, y = ones(cards[0], 512), ones(cards[0], 256)
+    add(cards[0], x, y, width=512, grid=(2, 1, 1))
+
+
+def dies_where_padding_was_written(driver, cards):
+    """behind the end of 20 bytes of card 0 was written"""
+    add(cards[0], ones(cards[0], 5), ones(cards[0], 8), width=8)
+
+
+def dies_before_an_allocation(driver, cards):
+    """of 16 bytes of card 0"""
+    x = ones(cards[0])
+    cards[0].launch("gather", (1, 1, 1), (256, 1, 1), x, -(1 << 16), ones(cards[0]), 4, cards[0].upload([1], np.uint32), 4, 1)
+
+
+def dies_at_a_divergent_barrier(driver, cards):
+    """is not reached by all"""
+    cards[0].launch("probe_divergent_barrier", (1, 1, 1), (64, 1, 1))
+
+
+def dies_where_lanes_meet_at_different_places(driver, cards):
+    """the lanes of a warp meet at different places"""
+    cards[0].launch("probe_divergent_warp", (1, 1, 1), (32, 1, 1), ones(cards[0], 32))
+
+
+DYING = [
+    dies_behind_the_end_of_an_allocation,
+    dies_where_padding_was_written,
+    dies_before_an_allocation,
+    dies_at_a_divergent_barrier,
+    dies_where_lanes_meet_at_different_places,
+]
+LIVING = [
+    a_kernel_of_an_unknown_name_is_not_found,
+    an_image_of_somebody_else_is_refused,
+    a_pointer_into_another_card_ends_the_context_until_peers_may_reach,
+    copies_stay_on_their_card_and_inside_allocations,
+    freed_memory_is_no_argument,
+    a_block_larger_than_the_kernel_was_built_for_is_refused,
+    a_stream_of_another_card_is_refused,
+    memory_ends_where_the_card_ends,
+    new_memory_holds_no_numbers,
+    allocations_fail_after_so_many_bytes,
+    a_launch_fails_after_so_many,
+    the_compiler_asks_for_every_header_and_for_no_contraction,
+    late_work_shows_a_missing_wait,
+]
+
+
+def start(folder):
+    driver = Driver(folder)
+    return driver, [Card(driver, 0), Card(driver, 1)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--libraries", type=pathlib.Path, default=KERNELS.parent / "target/emu")
+    parser.add_argument("--die", choices=[d.__name__ for d in DYING], help="run one check that ends the process")
+    options = parser.parse_args()
+    if options.die:
+        globals()[options.die](*start(options.libraries))
+        return
+    failed = 0
+    driver, cards = start(options.libraries)
+    for check in LIVING:
+        try:
+            check(driver, cards)
+            print(f"ok {check.__name__}")
+        except (AssertionError, DriverError) as e:
+            failed += 1
+            print(f"FAILED {check.__name__}: {e}")
+        for card in cards:
+            card.free_all()
+    driver.library.tandem_emu_live_allocations.restype = ctypes.c_uint64
+    left = driver.library.tandem_emu_live_allocations()
+    if left != 0:
+        failed += 1
+        print(f"FAILED {left} allocations are left")
+    for check in DYING:
+        command = [sys.executable, __file__, "--libraries", str(options.libraries), "--die", check.__name__]
+        ended = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        good = ended.returncode == -6 and check.__doc__ in ended.stderr
+        failed += not good
+        print(f"ok {check.__name__}" if good else f"FAILED {check.__name__}: {ended.returncode} {ended.stderr}")
+    print(f"{failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

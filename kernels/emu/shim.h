@@ -1,0 +1,85 @@
+// shim.h: CUDA's names for kernels that are compiled for the host, over one fiber a thread.
+//
+// Invariants: it defines every name that device/vendor.h defines for CUDA, with the same bits; kernels see no difference
+// but time. Does not know: ops, formats, drivers.
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <immintrin.h>
+
+#include "device/types.h"
+#include "emu/fibers.h"
+
+#define __device__
+#define __constant__
+#define __forceinline__ inline
+// A block never leaves its OS thread.
+#define __shared__ static thread_local
+#if !TANDEM_EMU_LISTING  // the list of kernels is read from text in which these are still written
+#define __global__
+#define __launch_bounds__(...)
+#endif
+#define DEVICE inline
+#define DYNAMIC_SHARED(T, name) T* const name = static_cast<T*>(emu::dynamic_shared())
+
+#define threadIdx (emu::thread_index())
+#define blockIdx (emu::block_index())
+#define blockDim (emu::block_dim())
+#define gridDim (emu::grid_dim())
+
+constexpr i32 WARP = i32(emu::WARP_LANES);
+
+inline void __syncthreads() { emu::sync_block(); }
+
+template <class T> T emu_exchange(T value, u32 source, emu::Meeting kind) {
+    static_assert(sizeof(T) <= sizeof(uint64_t), "a lane gives at most eight bytes");
+    uint64_t word = 0;
+    memcpy(&word, &value, sizeof value);
+    word = emu::exchange(word, source, kind, sizeof value);
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+template <class T> T shuffle(T v, i32 lane) { return emu_exchange(v, u32(lane), emu::Meeting::Shuffle); }
+template <class T> T shuffle_xor(T v, i32 bits) {
+    return emu_exchange(v, emu::lane() ^ u32(bits), emu::Meeting::ShuffleXor);
+}
+template <class T> T shuffle_down(T v, i32 distance) {
+    const u32 own = emu::lane(), source = own + u32(distance);
+    return emu_exchange(v, source < u32(WARP) ? source : own, emu::Meeting::ShuffleDown);
+}
+inline void warp_barrier() { emu_exchange(0, 0, emu::Meeting::Barrier); }
+
+inline i32 dp4a(u32 a, u32 b, i32 c) {
+    for (i32 shift = 0; shift < 32; shift += 8) c += i32(i8(a >> shift)) * i32(i8(b >> shift));
+    return c;
+}
+
+inline u32 byte_permute(u32 a, u32 b, u32 selector) {
+    const u64 bytes = u64(b) << 32 | a;
+    u32 out = 0;
+    for (u32 i = 0; i < 4; i++) out |= u32(u8(bytes >> 8 * (selector >> 4 * i & 7))) << 8 * i;
+    return out;
+}
+
+inline u32 f32_bits(f32 v) {
+    u32 bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+inline f32 bits_f32(u32 v) {
+    f32 value;
+    memcpy(&value, &v, sizeof value);
+    return value;
+}
+inline f32 f16_f32(u16 v) { return _cvtsh_ss(v); }
+inline u16 f32_f16(f32 v) { return _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline i32 f32_i32_even(f32 v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
+
+constexpr i32 LINE_BYTES = 128;
+inline void prefetch(const void*) {}
+
+inline void set_once(u32* place, u32 value) {
+    u32 zero = 0;
+    __atomic_compare_exchange_n(place, &zero, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}

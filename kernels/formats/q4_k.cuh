@@ -1,0 +1,25 @@
+// q4_k.cuh: Q4_K: 256 values of four bits; a scale and a minimum of six bits for each 32.
+//
+// Layout: d f16, dmin f16, 12 scale bytes, 128 bytes; the nibble s & 1 of byte 32 (s >> 1) + l belongs to value 32 s + l.
+// code = nibble; value = d * scale * code - dmin * min.
+// Twin: src/gguf/formats/q4_k.rs.
+#pragma once
+#include "formats/part.cuh"
+#include "formats/k_scales.cuh"
+
+struct Q4_K {
+    static constexpr i32 VALUES = 256, BYTES = 2 + 2 + 12 + 128, ALIGN = 16;
+    static constexpr Order ORDER = Order::SUPER;
+    static constexpr bool OFFSET = true, HALVES = false;
+
+    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+        out.d[0] = load_f16(block);
+        out.m = load_f16(block + 2);
+        scale_and_min(block + 4, part, out);
+        u32 q[8];
+        load_words<ALIGN>(block + 16 + 32 * (part >> 1), q);
+#pragma unroll
+        for (i32 i = 0; i < 8; i++) out.code[i] = low_nibbles(q[i] >> (4 * (part & 1)));
+    }
+};
+static_assert(Q4_K::BYTES == 144, "Q4_K");

@@ -1,0 +1,282 @@
+// rows.cu: everything that a row passes through between products: norms, images, rope, elementwise, router, sums.
+//
+// shapes   a row r of x starts at x + r * x_stride floats; codes [n][cols] i8, scales [n][cols / block] f32;
+//          ids, weights [n][used]; pairs [n * used][width]
+// launch   one block of 256 threads (rope: 64) for a piece, 256 values or a row, batch rows in grid.y (route: grid.x);
+//          static shared memory only
+// order    rms_norm: lanes(256) for more than 256 values, else lanes(32); route: the same over the experts, the divisor a
+//          chain in rank order; combine: a chain in rank order. A row's bits depend on that row alone
+// moves    each value is read once or twice (the second time from L1 or L2) and written once
+// twin     src/device/cpu/plain/{norm,image,rope,route,experts,functions}.rs, equal bit for bit
+#include "device/functions.cuh"
+#include "device/image.cuh"
+#include "device/reduce.cuh"
+
+constexpr i32 BLOCK = 256;
+constexpr i32 ROPE_BLOCK = 64;
+// Values of a norm that a thread keeps.
+constexpr i32 NORM_AHEAD = 16;
+// Experts of a router: the shared memory of `route`.
+constexpr i32 EXPERTS_MAX = 1024;
+constexpr i32 EXPERTS_EACH = EXPERTS_MAX / BLOCK;
+
+// RMS norm of each piece: y = (x * (1 / sqrt(mean(x^2) + eps))) * w. x may be y: a thread writes what it alone read.
+// (`norm` is the name of a function of CUDA's own.)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
+rms_norm(const f32* x, i32 x_stride, i32 x_piece_stride, f32* y, i32 y_stride, i32 y_piece_stride, const f32* w,
+         i32 w_per_piece, i32 width, f32 eps, i32 n) {
+    __shared__ f32 part[LONG_LANES];
+    const i32 piece = (i32) blockIdx.x;
+    const i32 thread = (i32) threadIdx.x;
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n) return;
+    x += row * x_stride + (i64) piece * x_piece_stride;
+    y += row * y_stride + (i64) piece * y_piece_stride;
+    if (w_per_piece) w += (i64) piece * width;
+
+    // The first values of a thread stay with it; their loads and those of w go ahead of the chain.
+    f32 value[NORM_AHEAD], factor[NORM_AHEAD];
+#pragma unroll
+    for (i32 k = 0; k < NORM_AHEAD; k++) {
+        const i32 i = thread + k * BLOCK;
+        value[k] = i < width ? x[i] : 0.0f;
+        factor[k] = i < width ? w[i] : 0.0f;
+    }
+    f32 sum = 0.0f;
+    if (width > LONG_LANES) {
+#pragma unroll
+        for (i32 k = 0; k < NORM_AHEAD; k++) {
+            const f32 next = fmaf(value[k], value[k], sum);
+            sum = thread + k * BLOCK < width ? next : sum;
+        }
+#pragma unroll 8
+        for (i32 i = thread + NORM_AHEAD * BLOCK; i < width; i += BLOCK) sum = fmaf(x[i], x[i], sum);
+        part[thread] = sum;
+        __syncthreads();
+        sum = long_tree(part);
+    } else {
+        // Every warp makes the whole sum.
+        part[thread] = value[0];
+        __syncthreads();
+        const i32 lane = thread % SHORT_LANES;
+#pragma unroll
+        for (i32 k = 0; k < LONG_LANES / SHORT_LANES; k++) {
+            const f32 one = part[lane + k * SHORT_LANES];
+            const f32 next = fmaf(one, one, sum);
+            sum = lane + k * SHORT_LANES < width ? next : sum;
+        }
+        sum = warp_tree_all(sum);
+    }
+
+    const f32 root = 1.0f / sqrtf(sum / (f32) width + eps);
+#pragma unroll
+    for (i32 k = 0; k < NORM_AHEAD; k++) {
+        const i32 i = thread + k * BLOCK;
+        if (i < width) y[i] = (value[k] * root) * factor[k];
+    }
+#pragma unroll 4
+    for (i32 i = thread + NORM_AHEAD * BLOCK; i < width; i += BLOCK) y[i] = (x[i] * root) * w[i];
+}
+
+// The A32 image of each row: a warp makes a block. cols is a multiple of 32.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+quantise_a32(const f32* x, i32 x_stride, i8* codes, f32* scales, i32 cols, i32 n, u32* fault, u32 fault_id) {
+    const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n || i >= cols) return;  // whole warps: cols is a multiple of 32
+    const f32 value = x[row * x_stride + i];
+    const u32 largest = warp_max(magnitude(value));
+    if (!is_finite(largest)) report_fault(fault, fault_id);
+    const ImageScale scale = image_scale(largest);
+    codes[row * cols + i] = (i8) image_code(value, scale);
+    if (i % A32_VALUES == 0) scales[row * (cols / A32_VALUES) + i / A32_VALUES] = scale.scale;
+}
+
+// The A256 image of each row: the block of threads makes a block of values. cols is a multiple of 256.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+quantise_a256(const f32* x, i32 x_stride, i8* codes, f32* scales, i32 cols, i32 n, u32* fault, u32 fault_id) {
+    __shared__ u32 warps[BLOCK / SHORT_LANES];
+    const i32 thread = (i32) threadIdx.x;
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n) return;
+    const i32 i = (i32) blockIdx.x * A256_VALUES + thread;
+    const f32 value = x[row * x_stride + i];
+    const u32 largest = block_max(magnitude(value), warps);
+    if (!is_finite(largest) && thread == 0) report_fault(fault, fault_id);
+    const ImageScale scale = image_scale(largest);
+    codes[row * cols + i] = (i8) image_code(value, scale);
+    if (thread == 0) scales[row * (cols / A256_VALUES) + (i64) blockIdx.x] = scale.scale;
+}
+
+// Rotates the first 2 * pairs values of each piece in place by the angles of its row; the others stay.
+// cos_sin [n][2 * pairs]: cosines, then sines. neox pairs (j, j + pairs), else (2j, 2j + 1).
+extern "C" __global__ void __launch_bounds__(ROPE_BLOCK)
+rope(f32* x, i32 x_stride, i32 piece_stride, const f32* cos_sin, i32 pairs, i32 neox, i32 n) {
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n) return;
+    x += row * x_stride + (i64) blockIdx.x * piece_stride;
+    const f32* cosines = cos_sin + row * (2 * (i64) pairs);
+    const f32* sines = cosines + pairs;
+    for (i32 j = (i32) threadIdx.x; j < pairs; j += ROPE_BLOCK) {
+        const i32 first = neox ? j : 2 * j;
+        const i32 second = neox ? j + pairs : 2 * j + 1;
+        const f32 x0 = x[first];
+        const f32 x1 = x[second];
+        x[first] = x0 * cosines[j] - x1 * sines[j];
+        x[second] = x0 * sines[j] + x1 * cosines[j];
+    }
+}
+
+// x = x + y.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+add(f32* x, i32 x_stride, const f32* y, i32 y_stride, i32 width, i32 n) {
+    const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n || i >= width) return;
+    x[row * x_stride + i] = x[row * x_stride + i] + y[row * y_stride + i];
+}
+
+// gate = silu(gate) * up.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+swiglu(f32* gate, i32 gate_stride, const f32* up, i32 up_stride, i32 width, i32 n) {
+    const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n || i >= width) return;
+    gate[row * gate_stride + i] = silu_f32(gate[row * gate_stride + i]) * up[row * up_stride + i];
+}
+
+// Row i of y = row which[i] of x.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+gather(const f32* x, i32 x_stride, f32* y, i32 y_stride, const u32* which, i32 width, i32 n) {
+    const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n || i >= width) return;
+    y[row * y_stride + i] = x[(i64) which[row] * x_stride + i];
+}
+
+// Softmax over all experts, the best `used` by (probability descending, index ascending), their probabilities divided
+// by max(sum, 2^-14). A row with a logit that is not finite reports the fault and takes experts 0 .. used - 1 with
+// weight 0, so that what follows stays inside its buffers.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+route(const f32* logits, i32 logits_stride, i32 experts, i32 used, u32* ids, f32* weights, i32 n, u32* fault,
+      u32 fault_id) {
+    alignas(16) __shared__ f32 value[EXPERTS_MAX];
+    alignas(16) __shared__ f32 probability[EXPERTS_MAX];
+    __shared__ f32 chosen[EXPERTS_MAX];
+    __shared__ f32 part[LONG_LANES];
+    __shared__ f32 warps[BLOCK / SHORT_LANES];
+    __shared__ u32 warps_magnitude[BLOCK / SHORT_LANES];
+    const i32 thread = (i32) threadIdx.x;
+    const i64 row = (i64) blockIdx.x;
+    if (row >= n) return;
+    logits += row * logits_stride;
+    ids += row * used;
+    weights += row * used;
+
+    // Threads without an expert repeat the last one, which changes no maximum.
+    f32 mine[EXPERTS_EACH];
+#pragma unroll
+    for (i32 k = 0; k < EXPERTS_EACH; k++) {
+        const i32 e = thread + k * BLOCK;
+        mine[k] = logits[e < experts ? e : experts - 1];
+    }
+    f32 max = mine[0];
+    u32 largest = magnitude(max);
+#pragma unroll
+    for (i32 k = 1; k < EXPERTS_EACH; k++) {
+        max = mine[k] > max ? mine[k] : max;
+        largest = magnitude(mine[k]) > largest ? magnitude(mine[k]) : largest;
+    }
+    max = warp_max(max);
+    largest = warp_max(largest);
+    if (thread % SHORT_LANES == 0) {
+        warps[thread / SHORT_LANES] = max;
+        warps_magnitude[thread / SHORT_LANES] = largest;
+    }
+    __syncthreads();
+#pragma unroll
+    for (i32 warp = 0; warp < BLOCK / SHORT_LANES; warp++) {
+        max = warps[warp] > max ? warps[warp] : max;
+        largest = warps_magnitude[warp] > largest ? warps_magnitude[warp] : largest;
+    }
+    if (!is_finite(largest)) {
+        if (thread == 0) report_fault(fault, fault_id);
+        for (i32 rank = thread; rank < used; rank += BLOCK) {
+            ids[rank] = (u32) rank;
+            weights[rank] = 0.0f;
+        }
+        return;  // the whole block: largest is one value
+    }
+
+    f32 sum = 0.0f;
+#pragma unroll
+    for (i32 k = 0; k < EXPERTS_EACH; k++) {
+        if (thread + k * BLOCK < experts) {
+            mine[k] = exp_f32(mine[k] - max);
+            value[thread + k * BLOCK] = mine[k];
+            sum = sum + mine[k];
+        }
+    }
+    part[thread] = sum;
+    __syncthreads();
+    if (experts > LONG_LANES) {
+        sum = long_tree(part);
+    } else {
+        // Every warp makes the whole sum.
+        sum = 0.0f;
+#pragma unroll 8
+        for (i32 e = thread % SHORT_LANES; e < experts; e += SHORT_LANES) sum = sum + value[e];
+        sum = warp_tree_all(sum);
+    }
+    // Behind the last expert stand values that are before none.
+#pragma unroll
+    for (i32 k = 0; k < EXPERTS_EACH; k++) {
+        const i32 e = thread + k * BLOCK;
+        mine[k] = e < experts ? mine[k] / sum : -1.0f;
+        probability[e] = mine[k];
+    }
+    __syncthreads();
+
+    // An expert's rank is the number of experts before it.
+#pragma unroll 1
+    for (i32 k = 0; k * BLOCK < experts; k++) {
+        const i32 e = thread + k * BLOCK;
+        const f32 p = probability[e];
+        i32 rank = 0;
+#pragma unroll 4
+        for (i32 other = 0; other < experts; other += 4) {
+            const Words4 four = *(const Words4*)(probability + other);
+#pragma unroll
+            for (i32 i = 0; i < 4; i++) {
+                const f32 q = bits_f32(four.word[i]);
+                rank += (q > p || (q == p && other + i < e)) ? 1 : 0;
+            }
+        }
+        if (e < experts && rank < used) {
+            ids[rank] = (u32) e;
+            chosen[rank] = p;
+        }
+    }
+    __syncthreads();
+    f32 divisor = 0.0f;
+#pragma unroll 8
+    for (i32 rank = 0; rank < used; rank++) divisor = divisor + chosen[rank];
+    const f32 least = 0x1p-14f;
+    divisor = divisor > least ? divisor : least;
+    for (i32 rank = thread; rank < used; rank += BLOCK) weights[rank] = chosen[rank] / divisor;
+}
+
+// out = the chain of fma(w_k, e_k, ...) over a row's pairs in rank order, from +0.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+combine(const f32* pairs, const f32* weights, f32* out, i32 out_stride, i32 width, i32 used, i32 n) {
+    const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n || i >= width) return;
+    f32 acc = 0.0f;
+#pragma unroll 8
+    for (i32 rank = 0; rank < used; rank++) {
+        const i64 pair = row * used + rank;
+        acc = fmaf(weights[pair], pairs[pair * width + i], acc);
+    }
+    out[row * out_stride + i] = acc;
+}

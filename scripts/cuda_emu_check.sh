@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The CUDA backend on emulated cards: the same bits as virtual cards, whole models, through the program.
+#
+# usage: cuda_emu_check.sh [MODEL...]. Needs g++ and python3; no GPU, no driver. Every run on one and on two cards, with
+# every K/V format, in windows of 1 and 8 rows and in chunks, with 8-bit images and with floats, is compared byte by byte.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/kernels_emu.sh
+cargo build --release --quiet --locked
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+emu=$PWD/target/emu
+tandem=$PWD/target/release/tandem
+
+# The library's tests first: memory as planned, pages, faults, ends.
+LD_LIBRARY_PATH=$emu cargo test --release --quiet --locked --test cuda -- --nocapture 2>&1 | tee "$folder/tests"
+if grep -q SKIPPED "$folder/tests"; then
+    echo "the emulated cards were not found" >&2
+    exit 1
+fi
+
+models=("$@")
+if [ ${#models[@]} = 0 ]; then models=(models/rand-*.gguf models/tiny-qwen3moe.gguf); fi
+
+tokens() { # COUNT: ids that every model has
+    awk -v n="$1" 'BEGIN { for (i = 0; i < n; i++) printf "%s%d", (i ? "," : ""), (i * i * 7 + i * 3 + 1) % 277 }'
+}
+
+# A home of its own: kernels compiled by the stub never meet real ones.
+emulated() { HOME=$folder LD_LIBRARY_PATH=$emu "$tandem" "$@"; }
+
+compared=0
+compare() { # MODEL COUNT KV ACTIVATIONS
+    local common=(-m "$1" --tokens "$(tokens "$2")" --kv "$3" --activations "$4") cards mode
+    "$tandem" logits "${common[@]}" --gpus cpu:1 --out "$folder/cpu.npy"
+    for cards in 0 0,1; do
+        for mode in "--window 1" "--window 8" "--chunk 16" "--chunk 512"; do
+            # shellcheck disable=SC2086 # a mode is a flag and its value
+            emulated logits "${common[@]}" --gpus "$cards" $mode --out "$folder/cuda.npy"
+            if ! cmp "$folder/cpu.npy" "$folder/cuda.npy"; then
+                echo "$1, --gpus $cards $mode --kv $3 --activations $4: other bits than cpu:1" >&2
+                exit 1
+            fi
+            compared=$((compared + 1))
+        done
+    done
+}
+
+for model in "${models[@]}"; do
+    for kv in f32 f16 q8_0; do compare "$model" 70 "$kv" int8; done
+    compare "$model" 20 f32 f32
+    echo "$model: equal"
+done
+
+# Text as well, and two cards of different kinds.
+for cards in 0 1,0 0,cpu:1; do
+    emulated generate --gpus "$cards" --json -n 12 >"$folder/cuda.json"
+    "$tandem" generate --gpus cpu:1 --json -n 12 >"$folder/cpu.json"
+    python3 - "$folder/cpu.json" "$folder/cuda.json" <<'END'
+import json, sys
+one, other = (json.load(open(path))["tokens"] for path in sys.argv[1:])
+assert one == other, (one, other)
+END
+done
+
+# Refusals name the card and what to do.
+refused() { # TEXT ARGUMENT...
+    local text=$1
+    shift
+    if emulated "$@" 2>"$folder/error"; then echo "$*: not refused" >&2 && exit 1; fi
+    grep -q -- "$text" "$folder/error" || { cat "$folder/error" >&2 && exit 1; }
+}
+refused "numbered from 0" plan --gpus 2
+refused "named twice" plan --gpus 0,0
+refused "not found" plan --gpus 0 --nvrtc "$folder/none.so"
+echo "$compared outputs of emulated CUDA cards equal those of virtual cards"

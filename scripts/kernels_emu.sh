@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The stub CUDA driver and run-time compiler with the real kernels compiled for the host, into target/emu.
+#
+# usage: kernels_emu.sh [OUTPUT FOLDER]. Needs g++ and an x86-64 CPU with AVX2 and FMA. Only what changed is compiled.
+# Programs find the libraries by LD_LIBRARY_PATH=target/emu.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=${1:-target/emu}
+python=${PYTHON:-python3}
+objects=$out/objects
+compiler=(g++ -std=c++17 -O2 -fPIC -fvisibility=hidden -Wall -Wextra -march=x86-64-v3 -ffp-contract=off -I kernels)
+# Kernels read bytes as words, which CUDA allows.
+kernels=("${compiler[@]}" -DTANDEM_EMU=1 -fno-strict-aliasing -Wno-unused-function -Wno-unused-parameter
+    -Wno-unknown-pragmas) # g++ unrolls by itself
+mkdir -p "$objects"
+
+# True where an object is missing, or older than what it was made of.
+stale() {
+    local object=$1 dependencies=$1.d file
+    [ -f "$object" ] && [ -f "$dependencies" ] || return 0
+    for file in $(sed -e 's/^[^:]*://' -e 's/\\$//' "$dependencies") scripts/kernels_emu.sh; do
+        [ -f "$file" ] && [ ! "$file" -nt "$object" ] || return 0
+    done
+    return 1
+}
+
+compile() { # SOURCE OBJECT COMPILER...
+    local source=$1 object=$2
+    shift 2
+    stale "$object" || return 0
+    echo "$source"
+    "$@" -MMD -MF "$object.d" -c "$source" -o "$object"
+}
+
+driver=()
+for source in kernels/emu/*.cpp kernels/emu/cuda/*.cpp; do
+    object=$objects/$(echo "${source#kernels/}" | tr / _).o
+    compile "$source" "$object" "${compiler[@]}"
+    driver+=("$object")
+done
+for source in kernels/*.cu kernels/emu/*.cu; do
+    name=${source#kernels/}
+    unit=$objects/$(echo "$name" | tr / _).cpp
+    "${kernels[@]}" -E -x c++ -DTANDEM_EMU_LISTING=1 "$source" |
+        "$python" kernels/emu/list_kernels.py "$name" >"$unit.new"
+    if cmp -s "$unit.new" "$unit"; then rm "$unit.new"; else mv "$unit.new" "$unit"; fi
+    compile "$unit" "$unit.o" "${kernels[@]}"
+    driver+=("$unit.o")
+done
+compile kernels/emu/nvrtc/compiler.cpp "$objects/compiler.o" "${compiler[@]}"
+
+link() { # NAME OBJECT...
+    g++ -shared -Wl,-soname,"$1" -Wl,-z,defs -o "$out/$1" "${@:2}" -lpthread
+}
+link libcuda.so.1 "${driver[@]}"
+link libnvrtc.so.12 "$objects/compiler.o"
+ls -l "$out"/lib*

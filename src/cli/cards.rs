@@ -1,0 +1,226 @@
+//! The cards that `--gpus` names, with their memory, rates and links.
+//!
+//! Invariants: cards have ids in the order named; a card that cannot be used is refused with the reason, and only
+//! cards that nobody named are left out silently.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use super::args::SplitArgs;
+use super::devices::{cache_folder, card_rates};
+use crate::device::cpu::machine;
+use crate::device::cpu::simd::tier::Tier;
+use crate::device::cuda::kernels::KernelSettings;
+use crate::device::cuda::listing::{self, Listing};
+use crate::engine::open::{CardChoice, CpuThreads, CudaChoice};
+use crate::model::facts::{CardFacts, CardId, CardKind};
+use crate::split::CARDS_MAX;
+use crate::split::budget::{format_bytes, parse_bytes};
+use crate::split::defaults::{links, virtual_card};
+
+/// Without CUDA cards and without `--gpus`.
+const VIRTUAL_DEFAULT: usize = 2;
+
+/// Memory of a GPU that the plan leaves to the driver: code, stacks of threads, what allocations are rounded up by.
+const DRIVER_BYTES: u64 = 256 << 20;
+
+/// Less is a size without its unit.
+const MEMORY_MIN_BYTES: u64 = 1 << 20;
+
+/// One card as named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    Virtual,
+    /// By its number.
+    Cuda(usize),
+}
+
+/// Reads `--gpus`: numbers of CUDA cards and `cpu:N`, separated by commas.
+fn named(text: &str) -> anyhow::Result<Vec<Named>> {
+    let mut all = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let virtual_count = part.strip_prefix("cpu:").map(|n| n.parse::<usize>().ok().filter(|n| *n > 0));
+        match (virtual_count, part.parse::<usize>()) {
+            (Some(Some(count)), _) if count <= CARDS_MAX => all.extend(vec![Named::Virtual; count]),
+            (Some(Some(_)), _) => bail!("--gpus {part}: at most {CARDS_MAX} virtual cards; give fewer"),
+            (Some(None), _) if part == "cpu:0" => bail!("--gpus cpu:0: no card at all; write cpu:1 for one"),
+            (None, Ok(number)) if all.contains(&Named::Cuda(number)) => {
+                bail!("--gpus {text}: card {number} is named twice; name it once")
+            }
+            (None, Ok(number)) => all.push(Named::Cuda(number)),
+            _ => bail!(
+                "--gpus {text}: `{part}` is no card; write numbers as nvidia-smi shows them (0,1), or cpu:N for \
+                 virtual cards (cpu:2)"
+            ),
+        }
+    }
+    Ok(all)
+}
+
+/// What `--gpus` means on this computer, with the listing of CUDA cards where it names any.
+fn chosen(gpus: Option<&str>, nvrtc: Option<&Path>) -> anyhow::Result<(Vec<Named>, Option<Listing>)> {
+    if let Some(text) = gpus {
+        let all = named(text)?;
+        let has_cuda = all.iter().any(|n| matches!(n, Named::Cuda(_)));
+        let listing = has_cuda.then(|| listing::list(nvrtc)).transpose();
+        return Ok((all, listing.with_context(|| format!("--gpus {text}"))?));
+    }
+    // Without a driver there are no GPUs, which is no reason to warn.
+    let listing = listing::list(nvrtc).ok();
+    let cards = listing.iter().flat_map(|l| l.cards.iter().enumerate());
+    let usable: Vec<Named> =
+        cards.filter(|(_, card)| card.usable.is_ok()).map(|(number, _)| Named::Cuda(number)).collect();
+    if !usable.is_empty() {
+        return Ok((usable, listing));
+    }
+    for (number, card) in listing.iter().flat_map(|l| l.cards.iter().enumerate()) {
+        if let Err(reason) = &card.usable {
+            tracing::warn!("CUDA card {number} ({}) is not used: {reason}", card.device.name);
+        }
+    }
+    Ok((vec![Named::Virtual; VIRTUAL_DEFAULT], None))
+}
+
+/// The cards that the flags name.
+pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
+    let (all, listing) = chosen(args.gpus.as_deref(), args.nvrtc.as_deref())?;
+    if all.len() > CARDS_MAX {
+        bail!("--gpus names {} cards; a plan has at most {CARDS_MAX}, name fewer", all.len());
+    }
+    let tier = match args.cpu_tier.as_deref() {
+        None => Tier::detect(),
+        Some(name) => Tier::named(name).with_context(|| {
+            let all: Vec<&str> = Tier::available().iter().map(|t| t.name()).collect();
+            format!("--cpu-tier {name}: this CPU has {}", all.join(", "))
+        })?,
+    };
+    let threads = threads(args)?;
+    let virtual_count = all.iter().filter(|n| **n == Named::Virtual).count().max(1);
+    let virtual_bytes = machine::available_bytes() / virtual_count as u64;
+    let cpus = machine::allowed_cpus() as f64;
+    let rates = card_rates(
+        tier,
+        match threads {
+            CpuThreads::Shared(n) => cpus.min(n as f64),
+            CpuThreads::PerCard(n) => (cpus / virtual_count as f64).min(n as f64),
+        },
+    );
+    let (mut facts, mut devices, mut virtual_index) = (Vec::new(), Vec::new(), 0);
+    for (index, card) in (0u32..).zip(&all) {
+        let id = CardId(index);
+        facts.push(match *card {
+            Named::Virtual => {
+                let card = virtual_card(virtual_index, virtual_bytes, rates);
+                virtual_index += 1;
+                CardFacts { id, ..card }
+            }
+            Named::Cuda(number) => {
+                let listing = listing.as_ref().expect("invariant: CUDA cards are named with their listing");
+                let facts = cuda_card(listing, number, id)?;
+                devices.push((id, listing.cards[number].device.clone()));
+                facts
+            }
+        });
+    }
+    if let Some(text) = &args.card_memory {
+        for (card, bytes) in facts.iter_mut().zip(card_memory(text, all.len())?) {
+            card.memory_bytes = bytes;
+        }
+        let host = facts.iter().filter(|card| card.kind == CardKind::Cpu);
+        let all_bytes = host.fold(0u64, |sum, card| sum.saturating_add(card.memory_bytes));
+        let available_bytes = machine::available_bytes();
+        if all_bytes > available_bytes {
+            tracing::warn!(
+                "the virtual cards of --card-memory have {} together, this computer has {} available",
+                format_bytes(all_bytes),
+                format_bytes(available_bytes)
+            );
+        }
+    }
+    let kinds: Vec<CardKind> = facts.iter().map(|f| f.kind).collect();
+    let kernels = KernelSettings {
+        nvrtc: args.nvrtc.clone(),
+        cache: cache_folder().map(|folder| folder.join("kernels")),
+    };
+    Ok(CardChoice {
+        cards: facts,
+        links: links(&kinds),
+        threads,
+        tier,
+        cuda: listing.map(|l| CudaChoice { driver: l.driver, devices, kernels }),
+    })
+}
+
+/// What the planner knows of CUDA card `number`.
+fn cuda_card(listing: &Listing, number: usize, id: CardId) -> anyhow::Result<CardFacts> {
+    let count = listing.cards.len();
+    let Some(card) = listing.cards.get(number) else {
+        bail!("--gpus {number}: the driver shows {count} CUDA cards, numbered from 0; see `tandem devices`");
+    };
+    match &card.usable {
+        Err(reason) => bail!("--gpus {number} ({}): {reason}", card.device.name),
+        Ok(free_bytes) => Ok(CardFacts {
+            id,
+            kind: CardKind::Cuda,
+            name: format!("cuda:{number}"),
+            memory_bytes: free_bytes.saturating_sub(DRIVER_BYTES.min(card.device.memory_bytes / 16)),
+            decode_bytes_per_s: card.decode_bytes_per_s(),
+            prompt_macs_per_s: card.prompt_macs_per_s(),
+        }),
+    }
+}
+
+/// One size for each card.
+fn card_memory(text: &str, count: usize) -> anyhow::Result<Vec<u64>> {
+    let list: Result<Vec<u64>, _> = text.split(',').map(|t| parse_bytes("--card-memory", t)).collect();
+    let list = list?;
+    if let Some(bytes) = list.iter().find(|bytes| **bytes < MEMORY_MIN_BYTES) {
+        bail!("--card-memory {text}: {bytes} B hold no model; write a unit, as in 8GiB,4GiB");
+    }
+    match list.as_slice() {
+        [one] => Ok(vec![*one; count]),
+        list if list.len() == count => Ok(list.to_vec()),
+        list => bail!(
+            "--card-memory has {} sizes for {count} cards; give one for all, or one for each",
+            list.len()
+        ),
+    }
+}
+
+fn threads(args: &SplitArgs) -> anyhow::Result<CpuThreads> {
+    Ok(match (args.threads, args.card_threads) {
+        (Some(0), _) => bail!("--threads 0 computes nothing; give at least 1"),
+        (_, Some(0)) => bail!("--card-threads 0 computes nothing; give at least 1"),
+        (Some(n), _) | (_, Some(n)) if n > 1024 => bail!("{n} threads are more than 1024; give fewer"),
+        (_, Some(n)) => CpuThreads::PerCard(n),
+        (Some(n), None) => CpuThreads::Shared(n),
+        (None, None) => CpuThreads::Shared(machine::allowed_cpus()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_are_named_by_number_and_by_count() {
+        use Named::{Cuda, Virtual};
+        for (text, expected) in [
+            ("cpu:2", vec![Virtual, Virtual]),
+            ("0", vec![Cuda(0)]),
+            ("1,0", vec![Cuda(1), Cuda(0)]),
+            ("0, cpu:1", vec![Cuda(0), Virtual]),
+        ] {
+            assert_eq!(named(text).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_card_is_told_with_what_is() {
+        for text in ["", "gpu:2", "0,", "cpu:0", "cpu:x", "-1", "0,0", "cpu:64"] {
+            let error = named(text).unwrap_err().to_string();
+            assert!(error.starts_with("--gpus "), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The weights of a stage on a CUDA card: the file's bytes as they are, vectors as f32, in one allocation an item.
+//!
+//! Invariants: bytes arrive in the file's order through two pinned buffers, so that reading and sending overlap; the
+//! file's pages are given back as they are read; a tied table is kept once where the stage embeds and heads.
+//! Does not know: ops, batches.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::driver::{PinnedMemory, Span, Stream};
+use super::memory::{Arena, Memory};
+use crate::device::{CardError, LoadProgress};
+use crate::gguf::{self, TensorInfo, formats};
+use crate::model::facts::{CardId, StageProgram};
+use crate::model::footprint::{self, ItemKind, kept};
+use crate::model::program::{WeightDecl, WeightId, WeightUse};
+
+/// Bytes of one sending.
+const PART_BYTES: usize = 4 << 20;
+
+/// All weights of a stage.
+#[derive(Debug)]
+pub struct Weights {
+    /// Keeps the places.
+    _arenas: Vec<Arena>,
+    places: Vec<Option<Span>>,
+    /// Divisors of rope angles on the host, which makes the angles.
+    divisors: HashMap<WeightId, Vec<f32>>,
+}
+
+/// What the card keeps of a weight.
+fn bytes_of(decl: &WeightDecl) -> usize {
+    match decl.usage {
+        WeightUse::Vector => 4 * decl.cols,
+        _ => decl.file_bytes() as usize,
+    }
+}
+
+impl Weights {
+    /// Books, takes and fills the memory. On success all has arrived.
+    pub fn load(
+        memory: &mut Memory<'_>,
+        stream: &Stream,
+        stage: &StageProgram,
+        file: &gguf::File,
+        progress: &dyn LoadProgress,
+    ) -> Result<Weights, CardError> {
+        let (card, program) = (memory.card, &stage.program);
+        let mut own: Vec<(usize, ItemKind)> = Vec::new();
+        let mut sums: BTreeMap<ItemKind, u64> = BTreeMap::new();
+        for (id, decl) in program.weights.iter().enumerate() {
+            let Some(item) = footprint::item_of(stage, WeightId(id), decl) else { continue };
+            own.push((id, item));
+            *sums.entry(item).or_default() += kept(bytes_of(decl) as u64);
+        }
+        let mut arenas = BTreeMap::new();
+        for (item, bytes) in sums {
+            arenas.insert(item, memory.arena(item, bytes)?);
+        }
+        let mut places = vec![None; program.weights.len()];
+        let mut by_name: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (id, item) in own {
+            let decl = &program.weights[id];
+            let arena = arenas.get_mut(&item).expect("invariant: every item of a weight has its memory");
+            places[id] = Some(arena.cut(bytes_of(decl)));
+            by_name.entry(&decl.name).or_default().push(id);
+        }
+        let arenas: Vec<Arena> = arenas.into_values().collect();
+        for arena in &arenas {
+            arena.whole();
+        }
+        let mut sender = Sender::new(memory, stream)?;
+        let mut divisors = HashMap::new();
+        for tensor in file.tensors() {
+            // A tensor that is read in two ways is kept in two ways.
+            for id in by_name.remove(tensor.name.as_str()).unwrap_or_default() {
+                let decl = &program.weights[id];
+                let place = places[id].expect("invariant: a named weight has its place");
+                if decl.usage != WeightUse::Vector {
+                    sender.send_tensor(file, tensor, place, progress)?;
+                    continue;
+                }
+                let mut values = vec![0.0; decl.cols];
+                formats::dequantize_row(decl.ty, file.data(tensor), &mut values);
+                sender.send_values(&values, place)?;
+                progress.arrived(tensor.byte_len)?;
+                if program.ropes.iter().any(|r| r.divisors == Some(WeightId(id))) {
+                    divisors.insert(WeightId(id), values);
+                }
+            }
+        }
+        if let Some(name) = by_name.keys().next() {
+            let what = format!("tensor {name} is gone from {}; load the file again", file.path().display());
+            return Err(CardError::File { card, what });
+        }
+        stream.wait().map_err(|e| e.on(card))?;
+        Ok(Weights { _arenas: arenas, places, divisors })
+    }
+
+    /// The bytes of a weight.
+    pub fn place(&self, id: WeightId) -> Span {
+        self.places[id.0].expect("invariant: ops of a stage read weights of that stage only")
+    }
+
+    /// Divisors of rope angles.
+    pub fn divisors(&self, id: WeightId) -> &[f32] {
+        &self.divisors[&id]
+    }
+}
+
+/// Two pinned buffers that take turns.
+struct Sender<'a> {
+    card: CardId,
+    stream: &'a Stream,
+    buffers: [PinnedMemory; 2],
+    next: usize,
+}
+
+impl<'a> Sender<'a> {
+    fn new(memory: &Memory<'_>, stream: &'a Stream) -> Result<Sender<'a>, CardError> {
+        let buffer = || PinnedMemory::new(memory.context, PART_BYTES as u64).map_err(|e| e.on(memory.card));
+        Ok(Sender { card: memory.card, stream, buffers: [buffer()?, buffer()?], next: 0 })
+    }
+
+    fn send_tensor(
+        &mut self,
+        file: &gguf::File,
+        tensor: &TensorInfo,
+        to: Span,
+        progress: &dyn LoadProgress,
+    ) -> Result<(), CardError> {
+        for (part, bytes) in file.data(tensor).chunks(PART_BYTES).enumerate() {
+            let at = part * PART_BYTES;
+            self.send(bytes, to.from(at as u64))?;
+            file.release(tensor, at..at + bytes.len());
+            progress.arrived(bytes.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    fn send_values(&mut self, values: &[f32], to: Span) -> Result<(), CardError> {
+        for (part, values) in values.chunks(PART_BYTES / 4).enumerate() {
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            self.send(&bytes, to.from((part * PART_BYTES) as u64))?;
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` and starts sending them.
+    fn send(&mut self, bytes: &[u8], to: Span) -> Result<(), CardError> {
+        let buffer = &mut self.buffers[self.next];
+        self.next = 1 - self.next;
+        let room = buffer.bytes_mut().map_err(|e| e.on(self.card))?;
+        room[..bytes.len()].copy_from_slice(bytes);
+        self.stream.upload(buffer, bytes.len() as u64, to).map_err(|e| e.on(self.card))
+    }
+}
