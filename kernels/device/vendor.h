@@ -63,6 +63,22 @@ DEVICE i32 f32_i32_even(f32 v) { return __float2int_rn(v); }
 // Asks for the line of `p`, which will be read soon.
 DEVICE void prefetch(const void* p) { asm volatile("prefetch.L2 [%0];" : : "l"(p)); }
 
+// Waits until the kernels queued before have ended and what they wrote can be seen. A launch may begin before that (on
+// cards of compute capability 9.0 on): a kernel calls this before it reads what changes from batch to batch, and before
+// it writes; what it reads earlier are weights.
+DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+
+// Lets the next kernel's blocks begin, up to their own `wait_for_previous`, as soon as multiprocessors have room.
+DEVICE void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+
 // Writes `value` where 0 stands.
 DEVICE void set_once(u32* place, u32 value) { atomicCAS(place, 0u, value); }
 

@@ -79,6 +79,10 @@ inline i32 f32_i32_even(f32 v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
 constexpr i32 LINE_BYTES = 128;
 inline void prefetch(const void*) {}
 
+// A stream of the host runs its kernels one after another.
+inline void wait_for_previous() {}
+inline void let_next_start() {}
+
 inline void set_once(u32* place, u32 value) {
     u32 zero = 0;
     __atomic_compare_exchange_n(place, &zero, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
