@@ -1,6 +1,6 @@
 // vendor.h: what differs between NVIDIA's compiler and the build for the host, under one name each.
 //
-// Invariants: the only file of kernels with `#if`; every function gives the same bits in each build; a name that both
+// Invariants: the only file of kernels with `#if`, beside device/mma_*.cuh; every function gives the same bits in each build; a name that both
 // builds know as CUDA spells it (`__global__`, `threadIdx`, `fmaf`, `sqrtf`, `__syncthreads`) is used as it is.
 // Includes of all kernels are named from `kernels/` (`#include "device/vendor.h"`), as a run-time compiler wants them.
 // Does not know: formats, ops.
@@ -30,6 +30,12 @@ template <class T> DEVICE T shuffle(T v, i32 lane) { return __shfl_sync(0xffffff
 template <class T> DEVICE T shuffle_xor(T v, i32 bits) { return __shfl_xor_sync(0xffffffffu, v, bits); }
 // The value of lane + distance; the last lanes get their own.
 template <class T> DEVICE T shuffle_down(T v, i32 distance) { return __shfl_down_sync(0xffffffffu, v, distance); }
+
+// A bit for each lane of the warp whose condition holds.
+DEVICE u32 lanes_where(bool condition) { return __ballot_sync(0xffffffffu, condition); }
+
+// Bits that are 1.
+DEVICE i32 count_bits(u32 bits) { return __popc(bits); }
 
 // All lanes of the warp arrive, and see what the others wrote to shared memory before.
 DEVICE void warp_barrier() { __syncwarp(0xffffffffu); }
@@ -78,6 +84,9 @@ DEVICE void let_next_start() {
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
+
+// Adds 1, whoever else does.
+DEVICE void add_one(u32* place) { atomicAdd(place, 1u); }
 
 // Writes `value` where 0 stands.
 DEVICE void set_once(u32* place, u32 value) { atomicCAS(place, 0u, value); }

@@ -11,7 +11,7 @@ use super::cache::{Cache, Hash};
 use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 as U};
 use super::driver::{Context, Kernel, Module, Parameter};
 use super::nvrtc::{Nvrtc, Request};
-use super::source::{self, ATTENTION, FORMATS, HEADERS, OPTIONS, ROWS, Unit};
+use super::source::{self, ATTENTION, FORMATS, HEADERS, OPTIONS, PROMPT, ROWS, UNITS, Unit};
 use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::KvFormat;
@@ -36,6 +36,8 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION, "attend_span_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
     (&ATTENTION, "attend_merge", &[P, I, P, P, I, I, I, I]),
     (&ATTENTION, "copy_page", &[P, L, I, I]),
+    (&PROMPT, "group_pairs", &[P, I, I, P, P]),
+    (&PROMPT, "prompt_product_", &[P, L, P, P, I, P, P, P, I, I, I, I, P, I, P]),
 ];
 
 /// Where kernels come from.
@@ -50,7 +52,7 @@ pub struct KernelSettings {
 /// The compiled units on a card.
 #[derive(Debug)]
 pub struct Kernels {
-    modules: [(&'static str, Module); 3],
+    modules: Vec<(&'static str, Module)>,
     cache: Cache,
 }
 
@@ -87,7 +89,7 @@ impl Kernels {
             cache.write(key, &image);
             Ok((unit.name, module))
         };
-        let modules = [module(&FORMATS)?, module(&ROWS)?, module(&ATTENTION)?];
+        let modules = UNITS.into_iter().map(module).collect::<Result<_, _>>()?;
         Ok(Kernels { modules, cache })
     }
 
@@ -189,7 +191,7 @@ mod tests {
     #[test]
     fn signatures_are_those_of_the_sources() {
         let mut seen = std::collections::BTreeSet::new();
-        for unit in [&FORMATS, &ROWS, &ATTENTION] {
+        for unit in UNITS {
             for (name, parameters) in kernels(unit.text) {
                 let listed = SIGNATURES.iter().find(|(u, n, _)| u.name == unit.name && *n == name);
                 let (_, _, signature) =
@@ -206,15 +208,16 @@ mod tests {
 
     #[test]
     fn every_type_of_weight_has_its_kernels() {
-        let named = |family: &str, ty: TensorType| {
-            let macros = ["PLAIN_KERNELS", "BLOCK_KERNELS"];
-            let of = if ty.is_float() { macros[0] } else { macros[1] };
+        let named = |unit: &Unit, of: &str, ty: TensorType| {
             let line = format!("{of}({}, ", ty.name().to_ascii_lowercase());
-            assert!(FORMATS.text.lines().any(|l| l.starts_with(&line)), "{family}: no {line}");
+            assert!(unit.text.lines().any(|l| l.starts_with(&line)), "{}: no {line}", unit.name);
         };
         let products = TensorType::ALL.iter().filter(|ty| ty.is_float() || ty.is_quantised());
         for &ty in products {
-            named("embed_", ty);
+            named(&FORMATS, if ty.is_float() { "PLAIN_KERNELS" } else { "BLOCK_KERNELS" }, ty);
+            if ty.is_quantised() {
+                named(&PROMPT, "PROMPT_KERNELS", ty);
+            }
             assert_eq!(crate::gguf::formats::format(ty).is_some(), ty.is_quantised(), "{ty}");
         }
     }

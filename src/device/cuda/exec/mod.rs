@@ -8,6 +8,7 @@ mod block;
 mod buffers;
 mod kernels;
 mod launch;
+mod prompt;
 mod steps;
 
 use std::sync::Arc;
@@ -34,7 +35,7 @@ use crate::model::program::{Program, StateKind};
 /// Layers of a chunk that are queued ahead: a chunk that nobody wants any more ends so much later.
 const LAYERS_AHEAD: usize = 2;
 
-/// The most of a grid's second and third dimensions.
+/// The most of a grid's second and third dimensions: rows of a batch.
 const GRID_MAX: usize = 65_535;
 
 /// Where a value that is not finite can be met, as fault words and errors name it.
@@ -112,7 +113,7 @@ impl CudaExec {
         let failed = |e: CudaError| e.on(card);
         let program = stage.program.clone();
         let sizes = GpuSizes::of(&program, settings.activations);
-        check(card, &program, &sizes, settings)?;
+        check(card, &program, settings)?;
         let kernels = StageKernels::new(kernels, stage, settings.activations, settings.kv).map_err(failed)?;
         let stream = Stream::new(memory.context).map_err(failed)?;
         let states: Vec<StateKind> =
@@ -275,19 +276,10 @@ impl StageExec for CudaExec {
 }
 
 /// Refuses what the kernels do not take.
-fn check(
-    card: CardId,
-    program: &Program,
-    sizes: &GpuSizes,
-    settings: &StageSettings,
-) -> Result<(), CardError> {
+fn check(card: CardId, program: &Program, settings: &StageSettings) -> Result<(), CardError> {
     let unsupported = |what: String| Err(CardError::Unsupported { card, what });
-    let pairs = settings.batch_rows_max * sizes.experts_used.max(1);
-    if pairs > GRID_MAX {
-        let rows = GRID_MAX / sizes.experts_used.max(1);
-        return unsupported(format!(
-            "CUDA cards take batches of up to {rows} rows of this model; lower --chunk"
-        ));
+    if settings.batch_rows_max > GRID_MAX {
+        return unsupported(format!("CUDA cards take batches of up to {GRID_MAX} rows; lower --chunk"));
     }
     // The shared memory of the router's kernel.
     const EXPERTS_MAX: usize = 1024;

@@ -1,0 +1,626 @@
+// prompt.cu: products of the many rows of a chunk with 8-bit images, on the matrix units; experts grouped.
+//
+// shapes   w, codes, scales, out as in formats.cu; order [pairs] u32: pairs of a row and one of its experts, side by side
+//          where they have the same expert; tiles: their number in the first word, then 16 bytes each: expert, first pair in
+//          `order`, pairs
+// launch   group_pairs: grid (experts), block 1024. Products: grid (n / 64, rows / 128) rounded up, block 256: 128 weight
+//          rows with 64 activation rows. With tiles: grid (tiles at most, rows / 128)
+// order    that of formats.cu, to the bit: integers in any order, float steps of a group in rising order, the chain of groups
+// moves    a weight row once for 64 activation rows, from HBM once for neighbouring blocks; images from L2
+// twin     device/cpu/plain/product.rs, equal bit for bit (oracle/dots.json)
+#include "device/copies.cuh"
+#include "device/mma_int8.cuh"
+#include "device/types.h"
+#include "device/vendor.h"
+#include "formats/iq1_m.cuh"
+#include "formats/iq1_s.cuh"
+#include "formats/iq2_s.cuh"
+#include "formats/iq2_xs.cuh"
+#include "formats/iq2_xxs.cuh"
+#include "formats/iq3_s.cuh"
+#include "formats/iq3_xxs.cuh"
+#include "formats/iq4_nl.cuh"
+#include "formats/iq4_xs.cuh"
+#include "formats/mxfp4.cuh"
+#include "formats/nvfp4.cuh"
+#include "formats/part.cuh"
+#include "formats/q1_0.cuh"
+#include "formats/q2_0.cuh"
+#include "formats/q2_k.cuh"
+#include "formats/q3_k.cuh"
+#include "formats/q4_0.cuh"
+#include "formats/q4_1.cuh"
+#include "formats/q4_k.cuh"
+#include "formats/q5_0.cuh"
+#include "formats/q5_1.cuh"
+#include "formats/q5_k.cuh"
+#include "formats/q6_k.cuh"
+#include "formats/q8_0.cuh"
+#include "formats/tq1_0.cuh"
+#include "formats/tq2_0.cuh"
+
+// The shape of a tile: what a block of threads makes, from steps of neighbouring values. Two blocks share a
+// multiprocessor: 128 registers a thread, and less than 48 KiB of shared memory, bound it.
+constexpr i32 THREADS = 256;
+constexpr i32 TILE_ROWS = 128;                             // weight rows
+constexpr i32 TILE_COLUMNS = 64;                           // activation rows
+constexpr i32 STEP_PARTS = 2;                              // one a thread, of the weights
+constexpr i32 STEP_VALUES = STEP_PARTS * PART_VALUES;
+constexpr i32 GROUP_PARTS = 256 / PART_VALUES;
+constexpr i32 GROUP_STEPS = GROUP_PARTS / STEP_PARTS;
+constexpr i32 PIECE_VALUES = 16;                           // that a load of 16 bytes moves
+constexpr i32 STEP_PIECES = STEP_VALUES / PIECE_VALUES;
+constexpr i32 IMAGE_STAGES = 3;                            // steps of images in shared memory; of weights two
+static_assert(TILE_ROWS * STEP_PARTS == THREADS, "a part of the weights for each thread");
+static_assert(TILE_COLUMNS * STEP_PIECES == THREADS, "a piece of the images for each thread");
+
+// The shape of a warp's share of it: 32 weight rows (two fragments) with every second 8 activation rows.
+constexpr i32 WARP_ROWS = 32;
+constexpr i32 ROW_WARPS = TILE_ROWS / WARP_ROWS;
+constexpr i32 COLUMN_WARPS = THREADS / WARP / ROW_WARPS;
+constexpr i32 FRAGMENTS = WARP_ROWS / 16;
+constexpr i32 EIGHTS = TILE_COLUMNS / 8 / COLUMN_WARPS;
+
+// Sums of a warp's share, as its lanes hold them: [fragment of rows][eight of columns][sum of a fragment].
+template <class T>
+using Sums = T[FRAGMENTS][EIGHTS][4];
+
+// Where piece `piece` of a row of codes lies among rows of STEP_PIECES: rows that lie in the same banks have their pieces in
+// another order.
+DEVICE i32 place_of(i32 row, i32 piece) { return row * STEP_PIECES + (piece ^ (row >> 1 & (STEP_PIECES - 1))); }
+
+// Where a lane stands in its warp, and its warp in the tile.
+struct Lane {
+    i32 lane, g, t, row_warp, column_warp;
+
+    // Weight row k of four of this lane's sums, in the tile.
+    DEVICE i32 row(i32 k) const { return row_warp * WARP_ROWS + 8 * k + g; }
+    // First activation row of eight j of the warp.
+    DEVICE i32 eight(i32 j) const { return 8 * (COLUMN_WARPS * j + column_warp); }
+};
+
+// The codes of one step's weights.
+struct WeightCodes {
+    Words4 weights[TILE_ROWS * STEP_PIECES];
+
+    DEVICE void put_part(const Part& part, i32 row, i32 number) {
+#pragma unroll
+        for (i32 k = 0; k < 2; k++)
+            weights[place_of(row, 2 * number + k)] =
+                Words4{{part.code[4 * k], part.code[4 * k + 1], part.code[4 * k + 2], part.code[4 * k + 3]}};
+    }
+
+    // Values UNIT * u .. of a warp's weights, as fragments of rows.
+    template <i32 UNIT>
+    DEVICE void load(const Lane& at, i32 u, u32 (&a)[FRAGMENTS][UNIT / 8]) const {
+        const i32 first = at.row_warp * WARP_ROWS;
+        if constexpr (UNIT == PART_VALUES) {
+#pragma unroll
+            for (i32 f = 0; f < FRAGMENTS; f++) {
+                const i32 row = first + 16 * f + at.lane % 16, piece = 2 * u + at.lane / 16;
+                load_matrices((const u8*) &weights[place_of(row, piece)], a[f]);
+            }
+        } else {
+            static_assert(UNIT == PIECE_VALUES && FRAGMENTS == 2, "one load of four matrices");
+            u32 both[4];
+            load_matrices((const u8*) &weights[place_of(first + at.lane, u)], both);
+#pragma unroll
+            for (i32 i = 0; i < 4; i++) a[i / 2][i % 2] = both[i];
+        }
+    }
+};
+
+// The codes of one step's images.
+struct ImageCodes {
+    Words4 images[TILE_COLUMNS * STEP_PIECES];
+
+    // Values UNIT * u .. of as many of a warp's eights from j on as four matrices are.
+    template <i32 UNIT>
+    DEVICE void load(const Lane& at, i32 u, i32 j, u32 (&b)[4]) const {
+        constexpr i32 PIECES = UNIT / PIECE_VALUES;
+        const i32 matrix = at.lane / 8, row = at.eight(j + matrix / PIECES) + at.lane % 8;
+        load_matrices((const u8*) &images[place_of(row, PIECES * u + matrix % PIECES)], b);
+    }
+};
+
+// For each of the first USED eights of a warp, the sums `dot` of weight fragment f with it over UNIT values, begun with
+// `start`: visit(j, f, dot).
+template <i32 USED, i32 UNIT, class V>
+DEVICE void each_product(const WeightCodes& weights, const ImageCodes& images, const Lane& at, i32 u, u32 start, V visit) {
+    constexpr i32 LOADED = 4 / (UNIT / PIECE_VALUES);  // eights of a load
+    u32 a[FRAGMENTS][UNIT / 8], b[4];
+    weights.load<UNIT>(at, u, a);
+#pragma unroll
+    for (i32 j = 0; j < USED; j++) {
+        if (j % LOADED == 0) images.load<UNIT>(at, u, j, b);
+#pragma unroll
+        for (i32 f = 0; f < FRAGMENTS; f++) {
+            i32 dot[4];
+#pragma unroll
+            for (i32 k = 0; k < 4; k++) dot[k] = (i32) start;
+            if constexpr (UNIT == PART_VALUES) {
+                mma_int8(dot, a[f], b[2 * (j % LOADED)], b[2 * (j % LOADED) + 1]);
+            } else {
+                mma_int8_half(dot, a[f][0], a[f][1], b[j % LOADED]);
+            }
+            visit(j, f, dot);
+        }
+    }
+}
+
+// ---- what the two orders of float steps keep and do
+
+// Order::SUPER: integers through a group, then one float step.
+template <class F>
+struct Super {
+    static constexpr i32 MIN_ROWS = F::OFFSET ? TILE_ROWS : 1, SUM_COLUMNS = F::OFFSET ? TILE_COLUMNS : 1;
+    static constexpr i32 SCALE_PARTS = GROUP_PARTS;
+
+    struct Shared {
+        u32 scales[2][TILE_ROWS];  // of a step: a signed byte for each half part
+        // Of a group.
+        f32 d[2][TILE_ROWS];
+        f32 m[2][MIN_ROWS];
+        f32 a[2][TILE_COLUMNS];
+        u32 mins[2][MIN_ROWS][GROUP_STEPS];                     // a byte for each half part
+        u32 low[2][SUM_COLUMNS][GROUP_STEPS];                   // the same of sums of images, seven bits,
+        u32 high[2][SUM_COLUMNS][GROUP_STEPS];                  // and what lies above
+    };
+
+    Sums<i32> codes;
+
+    DEVICE void start_group() {
+#pragma unroll
+        for (i32 f = 0; f < FRAGMENTS; f++)
+#pragma unroll
+            for (i32 j = 0; j < EIGHTS; j++)
+#pragma unroll
+                for (i32 k = 0; k < 4; k++) codes[f][j][k] = 0;
+    }
+
+    static DEVICE void put_part(Shared& shared, const Part& part, i32 row, i32 number, i32 step) {
+        const u32 pair = (u32) (part.scale[0] & 255) | (u32) (part.scale[1] & 255) << 8;
+        ((u16*) &shared.scales[step % 2][row])[number] = (u16) pair;
+        const i32 group = step / GROUP_STEPS % 2;
+        if constexpr (F::OFFSET) {
+            const u32 mins = (u32) part.min[0] | (u32) part.min[1] << 8;
+            ((u16*) &shared.mins[group][row][step % GROUP_STEPS])[number] = (u16) mins;
+        }
+        if (step % GROUP_STEPS == 0 && number == 0) {
+            shared.d[group][row] = part.d[0];
+            if constexpr (F::OFFSET) shared.m[group][row] = part.m;
+        }
+    }
+
+    // Where the scale of a piece goes that this thread brings; null where another does.
+    static DEVICE f32* scale_place(Shared& shared, i32 column, i32 piece, i32 step, i32) {
+        return step % GROUP_STEPS == 0 && piece == 0 ? &shared.a[step / GROUP_STEPS % 2][column] : nullptr;
+    }
+
+    // Where F::OFFSET: the sum of a piece.
+    static DEVICE void put_sum(Shared& shared, i32 sum, i32 column, i32 piece, i32 step) {
+        const i32 group = step / GROUP_STEPS % 2;
+        ((u8*) &shared.low[group][column][step % GROUP_STEPS])[piece] = (u8) (sum & 127);
+        ((u8*) &shared.high[group][column][step % GROUP_STEPS])[piece] = (u8) (sum >> 7);
+    }
+
+    // The parts of a step all exist.
+    template <i32 USED>
+    DEVICE void add_step(const Shared& shared, const WeightCodes& weights, const ImageCodes& images, const Lane& at,
+                         i32 step, i32, i32) {
+        constexpr i32 UNIT = F::SCALE_VALUES;
+        // One after the other: two at a time need registers that there are not.
+#pragma unroll 1
+        for (i32 u = 0; u < STEP_VALUES / UNIT; u++) {
+            i32 scales[2 * FRAGMENTS];
+#pragma unroll
+            for (i32 k = 0; k < 2 * FRAGMENTS; k++)
+                scales[k] = (i8) (shared.scales[step % 2][at.row(k)] >> (8 * u * (UNIT / PIECE_VALUES)));
+            each_product<USED, UNIT>(weights, images, at, u, 0, [&](i32 j, i32 f, const i32 (&dot)[4]) {
+#pragma unroll
+                for (i32 k = 0; k < 4; k++) codes[f][j][k] += scales[2 * f + k / 2] * dot[k];
+            });
+        }
+    }
+
+    // Adds the group's values to the results and starts the next group.
+    template <i32 USED>
+    DEVICE void end_group(const Shared& shared, const Lane& at, i32 step, Sums<f32>& result) {
+        const i32 group = step / GROUP_STEPS % 2;
+        u32 mins[2 * FRAGMENTS];
+        f32 d[2 * FRAGMENTS], m[2 * FRAGMENTS];
+#pragma unroll
+        for (i32 k = 0; k < 2 * FRAGMENTS; k++) {
+            d[k] = shared.d[group][at.row(k)];
+            if constexpr (F::OFFSET) m[k] = shared.m[group][at.row(k)];
+            if constexpr (F::OFFSET) mins[k] = shared.mins[group][at.row(k)][at.t];
+        }
+#pragma unroll
+        for (i32 j = 0; j < USED; j++) {
+            f32 a[2];
+#pragma unroll
+            for (i32 c = 0; c < 2; c++) a[c] = shared.a[group][at.eight(j) + 2 * at.t + c];
+#pragma unroll
+            for (i32 f = 0; f < FRAGMENTS; f++) {
+                i32 sums[4] = {0, 0, 0, 0};
+                if constexpr (F::OFFSET) {
+                    // Minima times sums of 16 values, which need 12 bits: the upper ones first.
+                    const i32 column = at.eight(j) + at.g;
+                    mma_int8_half(sums, mins[2 * f], mins[2 * f + 1], shared.high[group][column][at.t]);
+#pragma unroll
+                    for (i32 k = 0; k < 4; k++) sums[k] *= 128;
+                    mma_int8_half(sums, mins[2 * f], mins[2 * f + 1], shared.low[group][column][at.t]);
+                }
+#pragma unroll
+                for (i32 k = 0; k < 4; k++) {
+                    const i32 row = 2 * f + k / 2;
+                    const f32 scaled = d[row] * a[k % 2], whole = (f32) codes[f][j][k];
+                    f32 g;
+                    if constexpr (F::OFFSET) {
+                        g = fmaf(scaled, whole, -((m[row] * a[k % 2]) * (f32) sums[k]));
+                    } else {
+                        g = scaled * whole;
+                    }
+                    result[f][j][k] = result[f][j][k] + g;
+                    codes[f][j][k] = 0;
+                }
+            }
+        }
+    }
+};
+
+// Order::STEPS: a float step for each part or half part.
+template <class F>
+struct Steps {
+    static constexpr i32 HALVES = F::HALVES ? 2 : 1;
+    static constexpr i32 OFFSET_ROWS = F::OFFSET ? TILE_ROWS : 1, SUM_COLUMNS = F::OFFSET ? TILE_COLUMNS : 1;
+    static constexpr i32 SCALE_PARTS = 1;
+    // A sum of 32 products is below 2^22: begun with this integer it is the float 3 * 2^22 + sum, bit by bit.
+    static constexpr u32 WHOLE_BITS = 0x4b400000;
+
+    struct Shared {
+        // Of a step.
+        f32 d[2][STEP_PARTS][HALVES][TILE_ROWS];
+        f32 m[2][STEP_PARTS][OFFSET_ROWS];
+        f32 a[IMAGE_STAGES][STEP_PARTS][TILE_COLUMNS];
+        f32 sums[2][STEP_PARTS][SUM_COLUMNS];
+    };
+
+    Sums<f32> group;
+
+    DEVICE void start_group() {
+#pragma unroll
+        for (i32 f = 0; f < FRAGMENTS; f++)
+#pragma unroll
+            for (i32 j = 0; j < EIGHTS; j++)
+#pragma unroll
+                for (i32 k = 0; k < 4; k++) group[f][j][k] = 0.0f;
+    }
+
+    static DEVICE void put_part(Shared& shared, const Part& part, i32 row, i32 number, i32 step) {
+#pragma unroll
+        for (i32 half = 0; half < HALVES; half++) shared.d[step % 2][number][half][row] = part.d[half];
+        if constexpr (F::OFFSET) shared.m[step % 2][number][row] = part.m;
+    }
+
+    static DEVICE f32* scale_place(Shared& shared, i32 column, i32 piece, i32, i32 stage) {
+        return piece % 2 == 0 ? &shared.a[stage][piece / 2][column] : nullptr;
+    }
+
+    static DEVICE void put_sum(Shared& shared, i32 sum, i32 column, i32 piece, i32 step) {
+        sum += shuffle_xor(sum, 1);
+        if (piece % 2 == 0) shared.sums[step % 2][piece / 2][column] = (f32) sum;
+    }
+
+    // `parts`: of the step that exist.
+    template <i32 USED>
+    DEVICE void add_step(const Shared& shared, const WeightCodes& weights, const ImageCodes& images, const Lane& at,
+                         i32 step, i32 stage, i32 parts) {
+        constexpr i32 UNIT = PART_VALUES / HALVES;
+        // One after the other: two at a time need registers that there are not.
+#pragma unroll 1
+        for (i32 u = 0; u < STEP_PARTS * HALVES; u++) {
+            const i32 p = u / HALVES;
+            if (p >= parts) break;
+            const f32* const scales = &shared.a[stage][p][2 * at.t];
+            f32 d[2 * FRAGMENTS];
+#pragma unroll
+            for (i32 k = 0; k < 2 * FRAGMENTS; k++) d[k] = shared.d[step % 2][p][u % HALVES][at.row(k)];
+            each_product<USED, UNIT>(weights, images, at, u, WHOLE_BITS, [&](i32 j, i32 f, const i32 (&dot)[4]) {
+#pragma unroll
+                for (i32 k = 0; k < 4; k++) {
+                    const f32 scaled = d[2 * f + k / 2] * scales[at.eight(j) + k % 2];
+                    const f32 whole = bits_f32((u32) dot[k]) - bits_f32(WHOLE_BITS);
+                    group[f][j][k] = fmaf(scaled, whole, group[f][j][k]);
+                }
+            });
+            if constexpr (F::OFFSET) {
+                const f32* const sums = &shared.sums[step % 2][p][2 * at.t];
+#pragma unroll
+                for (i32 f = 0; f < FRAGMENTS; f++) {
+#pragma unroll
+                    for (i32 j = 0; j < USED; j++) {
+#pragma unroll
+                        for (i32 k = 0; k < 4; k++) {
+                            const i32 column = at.eight(j) + k % 2;
+                            const f32 m = shared.m[step % 2][p][at.row(2 * f + k / 2)] * scales[column];
+                            group[f][j][k] = fmaf(m, sums[column], group[f][j][k]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    template <i32 USED>
+    DEVICE void end_group(const Shared&, const Lane&, i32, Sums<f32>& result) {
+#pragma unroll
+        for (i32 f = 0; f < FRAGMENTS; f++)
+#pragma unroll
+            for (i32 j = 0; j < USED; j++)
+#pragma unroll
+                for (i32 k = 0; k < 4; k++) {
+                    result[f][j][k] = result[f][j][k] + group[f][j][k];
+                    group[f][j][k] = 0.0f;
+                }
+    }
+};
+
+template <class F, Order ORDER>
+struct OrderOf {
+    typedef Super<F> Of;
+};
+template <class F>
+struct OrderOf<F, Order::STEPS> {
+    typedef Steps<F> Of;
+};
+
+// ---- a tile
+
+// Which activation rows a block serves, and with whose weights.
+struct TilePlace {
+    u32 expert;
+    i32 first, columns;
+};
+
+DEVICE TilePlace tile_place(const Words4* tiles, i32 n) {
+    if (!tiles) {
+        const i32 first = (i32) blockIdx.x * TILE_COLUMNS, left = n - first;
+        return {0, first, left < TILE_COLUMNS ? left : TILE_COLUMNS};
+    }
+    if (blockIdx.x >= tiles[0].word[0]) return {0, 0, 0};
+    const Words4 tile = tiles[1 + blockIdx.x];
+    return {tile.word[0], (i32) tile.word[1], (i32) tile.word[2]};
+}
+
+template <class F>
+DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, const u32* order, i32 rows_per_input,
+                         const i8* codes, const f32* scales, f32* out, i32 out_stride, i32 rows, i32 cols, i32 n,
+                         const f32* scale, i32 scale_per_expert, const f32* bias) {
+    typedef typename OrderOf<F, F::ORDER>::Of Arithmetic;
+    constexpr i32 BLOCK_PARTS = F::VALUES / PART_VALUES;
+    __shared__ WeightCodes weights[2];
+    __shared__ ImageCodes images[IMAGE_STAGES];
+    __shared__ typename Arithmetic::Shared shared;
+    __shared__ i32 places[TILE_COLUMNS];
+
+    wait_for_previous();
+    let_next_start();
+    const TilePlace tile = tile_place(tiles, n);
+    if (tile.columns == 0) return;
+    const i32 thread = threadIdx.x;
+    Lane at;
+    at.lane = thread % WARP;
+    at.g = at.lane / 4;
+    at.t = at.lane % 4;
+    at.row_warp = thread / WARP % ROW_WARPS;
+    at.column_warp = thread / WARP / ROW_WARPS;
+    if (thread < TILE_COLUMNS) {
+        const i32 column = tile.first + (thread < tile.columns ? thread : 0);
+        places[thread] = order ? (i32) order[column] : column;
+    }
+    __syncthreads();
+
+    // What this thread moves: a part of a weight row, a piece of an image. Rows that do not exist repeat one that does.
+    const i32 parts = cols / PART_VALUES, steps = (parts + STEP_PARTS - 1) / STEP_PARTS;
+    const i32 my_row = thread / STEP_PARTS, my_part = thread % STEP_PARTS;
+    const i32 my_column = thread / STEP_PIECES, my_piece = thread % STEP_PIECES;
+    const i32 first_row = (i32) blockIdx.y * TILE_ROWS;
+    const i32 weight_row = first_row + my_row < rows ? first_row + my_row : rows - 1;
+    const u8* const row = w + tile.expert * expert_bytes + (i64) weight_row * (parts / BLOCK_PARTS) * F::BYTES;
+    const i64 input = places[my_column] / rows_per_input;
+    const i8* const image = codes + input * cols + my_piece * PIECE_VALUES;
+    const f32* const image_scales = scales + input * (parts / Arithmetic::SCALE_PARTS);
+
+    const i32 my_place = place_of(my_column, my_piece);
+    const auto start_piece = [&](i32 step, i32 stage) {
+        const i32 part = step * STEP_PARTS + my_piece / 2;
+        if (part < parts) {
+            start_copy((u8*) &images[stage].images[my_place], (const u8*) (image + step * STEP_VALUES), 16);
+            f32* const to = Arithmetic::scale_place(shared, my_column, my_piece, step, stage);
+            if (to) start_copy_word((u8*) to, (const u8*) (image_scales + part / Arithmetic::SCALE_PARTS));
+        }
+        close_copies();
+    };
+    // The next step's weights, and the sum of the piece that this thread has brought.
+    const auto prepare = [&](i32 step, i32 stage) {
+        Words4 piece;
+        if constexpr (F::OFFSET) piece = images[stage].images[my_place];
+        const i32 last = parts - 1, number = step * STEP_PARTS + my_part, there = number < last ? number : last;
+        Part part;
+        F::decode(row + (i64) (there / BLOCK_PARTS) * F::BYTES, there % BLOCK_PARTS, part);
+        weights[step % 2].put_part(part, my_row, my_part);
+        Arithmetic::put_part(shared, part, my_row, my_part, step);
+        if constexpr (F::OFFSET) {
+            i32 sum = 0;
+#pragma unroll
+            for (i32 i = 0; i < 4; i++) sum = dp4a(four(1), piece.word[i], sum);
+            Arithmetic::put_sum(shared, sum, my_column, my_piece, step);
+        }
+    };
+
+    Arithmetic sums;
+    Sums<f32> result;
+    sums.start_group();
+#pragma unroll
+    for (i32 f = 0; f < FRAGMENTS; f++)
+#pragma unroll
+        for (i32 j = 0; j < EIGHTS; j++)
+#pragma unroll
+            for (i32 k = 0; k < 4; k++) result[f][j][k] = 0.0f;
+    const bool is_narrow = tile.columns <= TILE_COLUMNS / 2;
+    start_piece(0, 0);
+    start_piece(1, 1);
+    wait_copies<1>();
+    prepare(0, 0);
+    __syncthreads();
+    i32 stage = 0;
+#pragma unroll 1
+    for (i32 step = 0; step < steps; step++) {
+        const i32 next = stage + 1 < IMAGE_STAGES ? stage + 1 : 0, left = parts - step * STEP_PARTS;
+        start_piece(step + 2, next + 1 < IMAGE_STAGES ? next + 1 : 0);
+        const bool ends = step % GROUP_STEPS == GROUP_STEPS - 1 || step + 1 == steps;
+        if (is_narrow) {
+            sums.template add_step<EIGHTS / 2>(shared, weights[step % 2], images[stage], at, step, stage, left);
+            if (ends) sums.template end_group<EIGHTS / 2>(shared, at, step, result);
+        } else {
+            sums.template add_step<EIGHTS>(shared, weights[step % 2], images[stage], at, step, stage, left);
+            if (ends) sums.template end_group<EIGHTS>(shared, at, step, result);
+        }
+        wait_copies<1>();
+        if (step + 1 < steps) prepare(step + 1, next);
+        __syncthreads();
+        stage = next;
+    }
+
+    const TilePlace done = tile_place(tiles, n);
+    const f32* const factor = scale && scale_per_expert ? scale + done.expert : scale;
+#pragma unroll
+    for (i32 f = 0; f < FRAGMENTS; f++) {
+#pragma unroll
+        for (i32 j = 0; j < EIGHTS; j++) {
+#pragma unroll
+            for (i32 k = 0; k < 4; k++) {
+                const i32 to_row = (i32) blockIdx.y * TILE_ROWS + at.row(2 * f + k / 2);
+                const i32 column = at.eight(j) + 2 * at.t + k % 2;
+                if (to_row >= rows || column >= done.columns) continue;
+                f32 value = result[f][j][k];
+                if (factor) value = value * *factor;
+                if (bias) value = value + bias[to_row];
+                out[(i64) places[column] * out_stride + to_row] = value;
+            }
+        }
+    }
+}
+
+// ---- experts
+
+constexpr i32 GROUP_THREADS = 1024;
+constexpr i32 EXPERTS_MAX = 1024;
+
+// Block e writes the places of expert e: its pairs in rising order, behind those of the experts before it, and its tiles.
+extern "C" __global__ void __launch_bounds__(GROUP_THREADS)
+group_pairs(const u32* ids, i32 pairs, i32 experts, u32* order, Words4* tiles) {
+    __shared__ u32 counts[EXPERTS_MAX];
+    __shared__ u32 before[GROUP_THREADS / WARP];
+    wait_for_previous();
+    let_next_start();
+    const i32 thread = threadIdx.x, lane = thread % WARP, warp = thread / WARP;
+    const u32 own = blockIdx.x;
+#pragma unroll 1
+    for (i32 e = thread; e < experts; e += GROUP_THREADS) counts[e] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (i32 i = thread; i < pairs; i += GROUP_THREADS) add_one(&counts[ids[i]]);
+    __syncthreads();
+    // Pairs and tiles of the experts before, and of all.
+    const u32 count = thread < experts ? counts[thread] : 0, count_tiles = (count + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    u32 earlier = (u32) thread < own ? count : 0, earlier_tiles = (u32) thread < own ? count_tiles : 0, all = count_tiles;
+#pragma unroll
+    for (i32 bits = 1; bits < WARP; bits *= 2) {
+        earlier += shuffle_xor(earlier, bits);
+        earlier_tiles += shuffle_xor(earlier_tiles, bits);
+        all += shuffle_xor(all, bits);
+    }
+    __shared__ u32 totals[GROUP_THREADS / WARP][3];
+    if (lane == 0) {
+        totals[warp][0] = earlier;
+        totals[warp][1] = earlier_tiles;
+        totals[warp][2] = all;
+    }
+    __syncthreads();
+    u32 first = 0, first_tile = 0, tile_count = 0;
+#pragma unroll 1
+    for (i32 i = 0; i < GROUP_THREADS / WARP; i++) {
+        first += totals[i][0];
+        first_tile += totals[i][1];
+        tile_count += totals[i][2];
+    }
+    const u32 mine = counts[own];
+    if (own == 0 && thread == 0) tiles[0] = Words4{{tile_count, 0, 0, 0}};
+#pragma unroll 1
+    for (u32 at = thread * TILE_COLUMNS; at < mine; at += GROUP_THREADS * TILE_COLUMNS) {
+        const u32 left = mine - at;
+        tiles[1 + first_tile + at / TILE_COLUMNS] =
+            Words4{{own, first + at, left < TILE_COLUMNS ? left : (u32) TILE_COLUMNS, 0}};
+    }
+    // A warp's share of the pairs is one run of them.
+    const i32 share = (pairs + GROUP_THREADS - 1) / GROUP_THREADS * WARP, start = warp * share;
+    u32 found = 0;
+#pragma unroll 4
+    for (i32 i = 0; i < share; i += WARP) {
+        const i32 pair = start + i + lane;
+        found += count_bits(lanes_where(pair < pairs && ids[pair] == own));
+    }
+    if (lane == 0) before[warp] = found;
+    __syncthreads();
+    u32 to = first;
+#pragma unroll 1
+    for (i32 i = 0; i < warp; i++) to += before[i];
+#pragma unroll 4
+    for (i32 i = 0; i < share; i += WARP) {
+        const i32 pair = start + i + lane;
+        const bool is_own = pair < pairs && ids[pair] == own;
+        const u32 bits = lanes_where(is_own);
+        if (is_own) order[to + count_bits(bits & ((1u << lane) - 1))] = pair;
+        to += count_bits(bits);
+    }
+}
+
+// ---- the kernels, by name
+
+#define PROMPT_KERNELS(T, F)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                             \
+    prompt_product_##T(const u8* __restrict__ w, i64 expert_bytes, const Words4* tiles, const u32* order,                \
+                       i32 rows_per_input, const i8* __restrict__ codes, const f32* __restrict__ scales, f32* out,       \
+                       i32 out_stride, i32 rows, i32 cols, i32 n, const f32* scale, i32 scale_per_expert,                \
+                       const f32* bias) {                                                                                \
+        product_tile<F>(w, expert_bytes, tiles, order, rows_per_input, codes, scales, out, out_stride, rows, cols, n,    \
+                        scale, scale_per_expert, bias);                                                                  \
+    }
+
+PROMPT_KERNELS(q4_0, Q4_0)
+PROMPT_KERNELS(q4_1, Q4_1)
+PROMPT_KERNELS(q5_0, Q5_0)
+PROMPT_KERNELS(q5_1, Q5_1)
+PROMPT_KERNELS(q8_0, Q8_0)
+PROMPT_KERNELS(q2_k, Q2_K)
+PROMPT_KERNELS(q3_k, Q3_K)
+PROMPT_KERNELS(q4_k, Q4_K)
+PROMPT_KERNELS(q5_k, Q5_K)
+PROMPT_KERNELS(q6_k, Q6_K)
+PROMPT_KERNELS(iq2_xxs, IQ2_XXS)
+PROMPT_KERNELS(iq2_xs, IQ2_XS)
+PROMPT_KERNELS(iq2_s, IQ2_S)
+PROMPT_KERNELS(iq3_xxs, IQ3_XXS)
+PROMPT_KERNELS(iq3_s, IQ3_S)
+PROMPT_KERNELS(iq1_s, IQ1_S)
+PROMPT_KERNELS(iq1_m, IQ1_M)
+PROMPT_KERNELS(iq4_nl, IQ4_NL)
+PROMPT_KERNELS(iq4_xs, IQ4_XS)
+PROMPT_KERNELS(tq1_0, TQ1_0)
+PROMPT_KERNELS(tq2_0, TQ2_0)
+PROMPT_KERNELS(mxfp4, MXFP4)
+PROMPT_KERNELS(nvfp4, NVFP4)
+PROMPT_KERNELS(q1_0, Q1_0)
+PROMPT_KERNELS(q2_0, Q2_0)
