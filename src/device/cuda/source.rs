@@ -36,6 +36,7 @@ pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.
 
 headers! {
     "device/functions.cuh",
+    "device/hip.h",
     "device/image.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",
