@@ -12,32 +12,8 @@
 #include "device/mma_int8.cuh"
 #include "device/types.h"
 #include "device/vendor.h"
-#include "formats/iq1_m.cuh"
-#include "formats/iq1_s.cuh"
-#include "formats/iq2_s.cuh"
-#include "formats/iq2_xs.cuh"
-#include "formats/iq2_xxs.cuh"
-#include "formats/iq3_s.cuh"
-#include "formats/iq3_xxs.cuh"
-#include "formats/iq4_nl.cuh"
-#include "formats/iq4_xs.cuh"
-#include "formats/mxfp4.cuh"
-#include "formats/nvfp4.cuh"
+#include "formats/chosen.cuh"
 #include "formats/part.cuh"
-#include "formats/q1_0.cuh"
-#include "formats/q2_0.cuh"
-#include "formats/q2_k.cuh"
-#include "formats/q3_k.cuh"
-#include "formats/q4_0.cuh"
-#include "formats/q4_1.cuh"
-#include "formats/q4_k.cuh"
-#include "formats/q5_0.cuh"
-#include "formats/q5_1.cuh"
-#include "formats/q5_k.cuh"
-#include "formats/q6_k.cuh"
-#include "formats/q8_0.cuh"
-#include "formats/tq1_0.cuh"
-#include "formats/tq2_0.cuh"
 
 // The shape of a tile: what a block of threads makes, from steps of neighbouring values. Two blocks share a
 // multiprocessor: 128 registers a thread, and less than 48 KiB of shared memory, bound it.
@@ -599,28 +575,4 @@ group_pairs(const u32* ids, i32 pairs, i32 experts, u32* order, Words4* tiles) {
                         scale, scale_per_expert, bias);                                                                  \
     }
 
-PROMPT_KERNELS(q4_0, Q4_0)
-PROMPT_KERNELS(q4_1, Q4_1)
-PROMPT_KERNELS(q5_0, Q5_0)
-PROMPT_KERNELS(q5_1, Q5_1)
-PROMPT_KERNELS(q8_0, Q8_0)
-PROMPT_KERNELS(q2_k, Q2_K)
-PROMPT_KERNELS(q3_k, Q3_K)
-PROMPT_KERNELS(q4_k, Q4_K)
-PROMPT_KERNELS(q5_k, Q5_K)
-PROMPT_KERNELS(q6_k, Q6_K)
-PROMPT_KERNELS(iq2_xxs, IQ2_XXS)
-PROMPT_KERNELS(iq2_xs, IQ2_XS)
-PROMPT_KERNELS(iq2_s, IQ2_S)
-PROMPT_KERNELS(iq3_xxs, IQ3_XXS)
-PROMPT_KERNELS(iq3_s, IQ3_S)
-PROMPT_KERNELS(iq1_s, IQ1_S)
-PROMPT_KERNELS(iq1_m, IQ1_M)
-PROMPT_KERNELS(iq4_nl, IQ4_NL)
-PROMPT_KERNELS(iq4_xs, IQ4_XS)
-PROMPT_KERNELS(tq1_0, TQ1_0)
-PROMPT_KERNELS(tq2_0, TQ2_0)
-PROMPT_KERNELS(mxfp4, MXFP4)
-PROMPT_KERNELS(nvfp4, NVFP4)
-PROMPT_KERNELS(q1_0, Q1_0)
-PROMPT_KERNELS(q2_0, Q2_0)
+BLOCK_FORMATS(PROMPT_KERNELS)

@@ -35,8 +35,11 @@ pub struct StageSettings {
     pub context: usize,
 }
 
-/// Told while weights arrive.
+/// Told while kernels are compiled and weights arrive.
 pub trait LoadProgress: Sync {
+    /// Of `all` pieces of kernels for a card, `done` are compiled; first 0. They are kept for later starts. An error
+    /// ends loading.
+    fn compiled(&self, card: CardId, done: usize, all: usize) -> Result<(), CardError>;
     /// `bytes` more of the file have arrived on a card. An error message of the caller's ends loading (Ctrl-C).
     fn arrived(&self, bytes: u64) -> Result<(), CardError>;
 }
@@ -44,8 +47,10 @@ pub trait LoadProgress: Sync {
 /// What happened while a batch ran, in nanoseconds of the stage's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunStamp {
-    /// Time that the card computed.
+    /// Time that the run took.
     pub busy_ns: u64,
+    /// Time between the card's own stamps before and behind its work, where it has such and they rise.
+    pub device_ns: Option<u64>,
 }
 
 /// A device of the plan.

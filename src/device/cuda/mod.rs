@@ -1,12 +1,13 @@
 //! GPUs behind a CUDA driver, which is opened at run time: nothing of CUDA is needed to build or to start.
 //!
 //! `driver` and `nvrtc` are the fences of unsafe code; `source` holds the kernels' text, `kernels` compiles and names
-//! them, with `cache` between two runs; `card` fills a card's memory, `exec` runs batches on it: one launch an op, one
-//! stream. Does not know: sequences, links, the split.
+//! them, with `cache` between two runs and `early` saying which need not begin in order; `card` fills a card's memory,
+//! `exec` runs batches on it: a graph a window, one stream. Does not know: sequences, links, the split.
 
 pub mod cache;
 pub mod card;
 pub mod driver;
+pub mod early;
 pub mod exec;
 pub mod kernels;
 pub mod listing;
@@ -43,6 +44,28 @@ pub enum CudaError {
         /// Names and folders, with what was wrong there.
         searched: String,
     },
+    /// The run-time compiler serves no architecture that the card has in it.
+    #[error(
+        "NVRTC {place} compiles nothing for compute capability {}.{}: {what}; name another NVRTC with --nvrtc",
+        capability.0, capability.1
+    )]
+    NoTarget {
+        /// The library.
+        place: String,
+        /// The card's.
+        capability: (i32, i32),
+        /// What it says.
+        what: String,
+    },
+    /// The driver does not take what the run-time compiler made.
+    #[error(
+        "the driver refuses the kernels: {code}; it is older than NVRTC: update it, or name an NVRTC of its version with \
+         --nvrtc (`tandem devices` shows both)"
+    )]
+    Image {
+        /// In the driver's words.
+        code: String,
+    },
     /// The run-time compiler failed.
     #[error(
         "NVRTC, {unit} for {arch}: {what}; name another NVRTC with --nvrtc, `tandem devices` shows the one in use"
@@ -50,7 +73,7 @@ pub enum CudaError {
     Compile {
         /// Kernel source.
         unit: &'static str,
-        /// `sm_90`.
+        /// `sm_90`, `compute_90`.
         arch: String,
         /// In the compiler's words, on one line.
         what: String,
