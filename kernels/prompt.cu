@@ -30,6 +30,10 @@ constexpr i32 IMAGE_STAGES = 3;                            // steps of images in
 static_assert(TILE_ROWS * STEP_PARTS == THREADS, "a part of the weights for each thread");
 static_assert(TILE_COLUMNS * STEP_PIECES == THREADS, "a piece of the images for each thread");
 
+// Shared memory that a launch gives, by the format's order.
+constexpr i32 SUPER_BYTES = 63 * 1024;
+constexpr i32 STEPS_BYTES = 48 * 1024;
+
 // The shape of a warp's share of it: 32 weight rows (two fragments) with every second 8 activation rows.
 constexpr i32 WARP_ROWS = 32;
 constexpr i32 ROW_WARPS = TILE_ROWS / WARP_ROWS;
@@ -312,15 +316,18 @@ struct Steps {
             });
             if constexpr (F::OFFSET) {
                 const f32* const sums = &shared.sums[step % 2][p][2 * at.t];
+                f32 m[2 * FRAGMENTS];
 #pragma unroll
-                for (i32 f = 0; f < FRAGMENTS; f++) {
+                for (i32 k = 0; k < 2 * FRAGMENTS; k++) m[k] = shared.m[step % 2][p][at.row(k)];
 #pragma unroll
-                    for (i32 j = 0; j < USED; j++) {
+                for (i32 j = 0; j < USED; j++) {
+                    warp_barrier();  // loads of the next are not to come before the sums of this one
+#pragma unroll
+                    for (i32 f = 0; f < FRAGMENTS; f++) {
 #pragma unroll
                         for (i32 k = 0; k < 4; k++) {
                             const i32 column = at.eight(j) + k % 2;
-                            const f32 m = shared.m[step % 2][p][at.row(2 * f + k / 2)] * scales[column];
-                            group[f][j][k] = fmaf(m, sums[column], group[f][j][k]);
+                            group[f][j][k] = fmaf(m[2 * f + k / 2] * scales[column], sums[column], group[f][j][k]);
                         }
                     }
                 }
@@ -353,6 +360,11 @@ struct OrderOf<F, Order::STEPS> {
 
 // ---- a tile
 
+template <i32 N>
+struct Count {
+    static constexpr i32 VALUE = N;
+};
+
 // Which activation rows a block serves, and with whose weights.
 struct TilePlace {
     u32 expert;
@@ -369,70 +381,127 @@ DEVICE TilePlace tile_place(const Words4* tiles, i32 n) {
     return {tile.word[0], (i32) tile.word[1], (i32) tile.word[2]};
 }
 
+// The bytes of a weight row that are copied at a time: whole blocks and whole steps.
+template <class F>
+struct Raw {
+    static constexpr i32 BLOCK_PARTS = F::VALUES / PART_VALUES;
+    static constexpr i32 PARTS = BLOCK_PARTS > STEP_PARTS ? BLOCK_PARTS : STEP_PARTS;
+    static constexpr i32 STEPS = PARTS / STEP_PARTS;
+    static constexpr i32 BYTES = PARTS / BLOCK_PARTS * F::BYTES;
+    static constexpr i32 PIECES = (BYTES + (16 - F::ALIGN) + 15) / 16;  // of 16 bytes that they touch
+};
+
+// Shared memory of a block.
+template <class F>
+struct TileMemory {
+    WeightCodes weights[2];
+    ImageCodes images[IMAGE_STAGES];
+    Words4 raw[TILE_ROWS][Raw<F>::PIECES];
+    typename OrderOf<F, F::ORDER>::Of::Shared shared;
+    // Kept here and not by every thread, which has no registers left.
+    i64 rows[TILE_ROWS];        // bytes from the first weight to each weight row
+    i32 inputs[TILE_COLUMNS];   // of each activation row
+    i32 places[TILE_COLUMNS];   // and of its result
+};
+
 template <class F>
 DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, const u32* order, i32 rows_per_input,
                          const i8* codes, const f32* scales, f32* out, i32 out_stride, i32 rows, i32 cols, i32 n,
                          const f32* scale, i32 scale_per_expert, const f32* bias) {
     typedef typename OrderOf<F, F::ORDER>::Of Arithmetic;
     constexpr i32 BLOCK_PARTS = F::VALUES / PART_VALUES;
-    __shared__ WeightCodes weights[2];
-    __shared__ ImageCodes images[IMAGE_STAGES];
-    __shared__ typename Arithmetic::Shared shared;
-    __shared__ i32 places[TILE_COLUMNS];
-
+    DYNAMIC_SHARED(TileMemory<F>, memory);
+    static_assert(sizeof(TileMemory<F>) <= (F::ORDER == Order::SUPER ? SUPER_BYTES : STEPS_BYTES), "what launches give");
     wait_for_previous();
     let_next_start();
     const TilePlace tile = tile_place(tiles, n);
     if (tile.columns == 0) return;
     const i32 thread = threadIdx.x;
-    Lane at;
-    at.lane = thread % WARP;
-    at.g = at.lane / 4;
-    at.t = at.lane % 4;
-    at.row_warp = thread / WARP % ROW_WARPS;
-    at.column_warp = thread / WARP / ROW_WARPS;
+    // Rows that do not exist repeat one that does.
+    const i32 parts = cols / PART_VALUES, steps = (parts + STEP_PARTS - 1) / STEP_PARTS;
+    const i32 row_bytes = parts / BLOCK_PARTS * F::BYTES;
     if (thread < TILE_COLUMNS) {
         const i32 column = tile.first + (thread < tile.columns ? thread : 0);
-        places[thread] = order ? (i32) order[column] : column;
+        const i32 place = order ? (i32) order[column] : column;
+        memory->places[thread] = place;
+        memory->inputs[thread] = place / rows_per_input;
+    }
+    if (thread < TILE_ROWS) {
+        const i32 row = (i32) blockIdx.y * TILE_ROWS + thread;
+        memory->rows[thread] = tile.expert * expert_bytes + (i64) (row < rows ? row : rows - 1) * row_bytes;
     }
     __syncthreads();
 
-    // What this thread moves: a part of a weight row, a piece of an image. Rows that do not exist repeat one that does.
-    const i32 parts = cols / PART_VALUES, steps = (parts + STEP_PARTS - 1) / STEP_PARTS;
-    const i32 my_row = thread / STEP_PARTS, my_part = thread % STEP_PARTS;
-    const i32 my_column = thread / STEP_PIECES, my_piece = thread % STEP_PIECES;
-    const i32 first_row = (i32) blockIdx.y * TILE_ROWS;
-    const i32 weight_row = first_row + my_row < rows ? first_row + my_row : rows - 1;
-    const u8* const row = w + tile.expert * expert_bytes + (i64) weight_row * (parts / BLOCK_PARTS) * F::BYTES;
-    const i64 input = places[my_column] / rows_per_input;
-    const i8* const image = codes + input * cols + my_piece * PIECE_VALUES;
-    const f32* const image_scales = scales + input * (parts / Arithmetic::SCALE_PARTS);
+    // What a thread moves, and where its sums stand, it finds anew each time: there are no registers to keep that in.
+    const auto lane_at = [&] {
+        const i32 t = hidden(thread), lane = t % WARP, warp = t / WARP;
+        return Lane{lane, lane / 4, lane % 4, warp % ROW_WARPS, warp / ROW_WARPS};
+    };
+    // A part of a weight row, a piece of an image.
+    struct Moved {
+        i32 row, part, column, piece, place;
+    };
+    const auto moved = [&] {
+        const i32 t = hidden(thread);
+        const i32 column = t / STEP_PIECES, piece = t % STEP_PIECES;
+        return Moved{t / STEP_PARTS, t % STEP_PARTS, column, piece, place_of(column, piece)};
+    };
 
-    const i32 my_place = place_of(my_column, my_piece);
+    // The two threads of a weight row copy every second of its pieces.
+    const auto start_raw = [&](i32 unit) {
+        const i32 first = unit * Raw<F>::BYTES;
+        if (first < row_bytes) {
+            const Moved my = moved();
+            const u8* const from = w + memory->rows[my.row] + first;
+            const i32 skip = (i32) ((u64) from & 15), left = row_bytes - first;
+            const i32 end = skip + (left < Raw<F>::BYTES ? left : Raw<F>::BYTES);
+#pragma unroll
+            for (i32 k = 0; k < (Raw<F>::PIECES + 1) / 2; k++) {
+                const i32 piece = 2 * k + my.part, bytes = end - 16 * piece;
+                if (bytes > 0)
+                    start_copy((u8*) &memory->raw[my.row][piece], from - skip + 16 * piece, bytes < 16 ? bytes : 16);
+            }
+        }
+    };
     const auto start_piece = [&](i32 step, i32 stage) {
-        const i32 part = step * STEP_PARTS + my_piece / 2;
+        const Moved my = moved();
+        const i32 part = step * STEP_PARTS + my.piece / 2;
         if (part < parts) {
-            start_copy((u8*) &images[stage].images[my_place], (const u8*) (image + step * STEP_VALUES), 16);
-            f32* const to = Arithmetic::scale_place(shared, my_column, my_piece, step, stage);
-            if (to) start_copy_word((u8*) to, (const u8*) (image_scales + part / Arithmetic::SCALE_PARTS));
+            const i64 input = memory->inputs[my.column];
+            const i8* const from = codes + input * cols + step * STEP_VALUES + my.piece * PIECE_VALUES;
+            start_copy((u8*) &memory->images[stage].images[my.place], (const u8*) from, 16);
+            f32* const to = Arithmetic::scale_place(memory->shared, my.column, my.piece, step, stage);
+            const i64 scale = input * (parts / Arithmetic::SCALE_PARTS) + part / Arithmetic::SCALE_PARTS;
+            if (to) start_copy_word((u8*) to, (const u8*) (scales + scale));
         }
         close_copies();
     };
-    // The next step's weights, and the sum of the piece that this thread has brought.
+    // The step's weights from their bytes, then the bytes of the step behind it; the sum of the piece that this thread has
+    // brought. All lanes have waited for their copies.
     const auto prepare = [&](i32 step, i32 stage) {
-        Words4 piece;
-        if constexpr (F::OFFSET) piece = images[stage].images[my_place];
-        const i32 last = parts - 1, number = step * STEP_PARTS + my_part, there = number < last ? number : last;
-        Part part;
-        F::decode(row + (i64) (there / BLOCK_PARTS) * F::BYTES, there % BLOCK_PARTS, part);
-        weights[step % 2].put_part(part, my_row, my_part);
-        Arithmetic::put_part(shared, part, my_row, my_part, step);
+        const Moved my = moved();
         if constexpr (F::OFFSET) {
+            const Words4 piece = memory->images[stage].images[my.place];
             i32 sum = 0;
 #pragma unroll
             for (i32 i = 0; i < 4; i++) sum = dp4a(four(1), piece.word[i], sum);
-            Arithmetic::put_sum(shared, sum, my_column, my_piece, step);
+            Arithmetic::put_sum(memory->shared, sum, my.column, my.piece, step);
         }
+        warp_barrier();
+        if (step * STEP_PARTS + my.part < parts) {
+            const i32 number = step % Raw<F>::STEPS * STEP_PARTS + my.part;
+            const i32 skip = ((i32) memory->rows[my.row] + step / Raw<F>::STEPS * Raw<F>::BYTES) & 15;
+            const u8* const block = (const u8*) memory->raw[my.row] + skip + number / BLOCK_PARTS * F::BYTES;
+            Part part;
+            F::decode(block, number % BLOCK_PARTS, part);
+            memory->weights[step % 2].put_part(part, my.row, my.part);
+            Arithmetic::put_part(memory->shared, part, my.row, my.part, step);
+        }
+        if ((step + 1) % Raw<F>::STEPS == 0) {
+            warp_barrier();
+            start_raw((step + 1) / Raw<F>::STEPS);
+        }
+        close_copies();
     };
 
     Arithmetic sums;
@@ -444,32 +513,37 @@ DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, con
         for (i32 j = 0; j < EIGHTS; j++)
 #pragma unroll
             for (i32 k = 0; k < 4; k++) result[f][j][k] = 0.0f;
-    const bool is_narrow = tile.columns <= TILE_COLUMNS / 2;
+    start_raw(0);
     start_piece(0, 0);
     start_piece(1, 1);
     wait_copies<1>();
     prepare(0, 0);
     __syncthreads();
-    i32 stage = 0;
+    const auto run = [&](auto used) {
+        constexpr i32 USED = decltype(used)::VALUE;
+        i32 stage = 0;
 #pragma unroll 1
-    for (i32 step = 0; step < steps; step++) {
-        const i32 next = stage + 1 < IMAGE_STAGES ? stage + 1 : 0, left = parts - step * STEP_PARTS;
-        start_piece(step + 2, next + 1 < IMAGE_STAGES ? next + 1 : 0);
-        const bool ends = step % GROUP_STEPS == GROUP_STEPS - 1 || step + 1 == steps;
-        if (is_narrow) {
-            sums.template add_step<EIGHTS / 2>(shared, weights[step % 2], images[stage], at, step, stage, left);
-            if (ends) sums.template end_group<EIGHTS / 2>(shared, at, step, result);
-        } else {
-            sums.template add_step<EIGHTS>(shared, weights[step % 2], images[stage], at, step, stage, left);
-            if (ends) sums.template end_group<EIGHTS>(shared, at, step, result);
+        for (i32 step = 0; step < steps; step++) {
+            const i32 next = stage + 1 < IMAGE_STAGES ? stage + 1 : 0, left = parts - step * STEP_PARTS;
+            start_piece(step + 2, next + 1 < IMAGE_STAGES ? next + 1 : 0);
+            sums.template add_step<USED>(memory->shared, memory->weights[step % 2], memory->images[stage], lane_at(), step,
+                                         stage, left);
+            if (step % GROUP_STEPS == GROUP_STEPS - 1 || step + 1 == steps)
+                sums.template end_group<USED>(memory->shared, lane_at(), step, result);
+            wait_copies<1>();
+            if (step + 1 < steps) prepare(step + 1, next);
+            __syncthreads();
+            stage = next;
         }
-        wait_copies<1>();
-        if (step + 1 < steps) prepare(step + 1, next);
-        __syncthreads();
-        stage = next;
+    };
+    if (tile.columns <= TILE_COLUMNS / 2) {
+        run(Count<EIGHTS / 2>());
+    } else {
+        run(Count<EIGHTS>());
     }
 
     const TilePlace done = tile_place(tiles, n);
+    const Lane at = lane_at();
     const f32* const factor = scale && scale_per_expert ? scale + done.expert : scale;
 #pragma unroll
     for (i32 f = 0; f < FRAGMENTS; f++) {
@@ -483,7 +557,7 @@ DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, con
                 f32 value = result[f][j][k];
                 if (factor) value = value * *factor;
                 if (bias) value = value + bias[to_row];
-                out[(i64) places[column] * out_stride + to_row] = value;
+                out[(i64) memory->places[column] * out_stride + to_row] = value;
             }
         }
     }
@@ -493,6 +567,7 @@ DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, con
 
 constexpr i32 GROUP_THREADS = 1024;
 constexpr i32 EXPERTS_MAX = 1024;
+constexpr i32 AHEAD = 4;  // strides whose pairs a warp asks for at once
 
 // Block e writes the places of expert e: its pairs in rising order, behind those of the experts before it, and its tiles.
 extern "C" __global__ void __launch_bounds__(GROUP_THREADS)
@@ -506,7 +581,7 @@ group_pairs(const u32* ids, i32 pairs, i32 experts, u32* order, Words4* tiles) {
 #pragma unroll 1
     for (i32 e = thread; e < experts; e += GROUP_THREADS) counts[e] = 0;
     __syncthreads();
-#pragma unroll 4
+#pragma unroll 1
     for (i32 i = thread; i < pairs; i += GROUP_THREADS) add_one(&counts[ids[i]]);
     __syncthreads();
     // Pairs and tiles of the experts before, and of all.
@@ -542,24 +617,39 @@ group_pairs(const u32* ids, i32 pairs, i32 experts, u32* order, Words4* tiles) {
     }
     // A warp's share of the pairs is one run of them.
     const i32 share = (pairs + GROUP_THREADS - 1) / GROUP_THREADS * WARP, start = warp * share;
-    u32 found = 0;
-#pragma unroll 4
-    for (i32 i = 0; i < share; i += WARP) {
-        const i32 pair = start + i + lane;
-        found += count_bits(lanes_where(pair < pairs && ids[pair] == own));
+    const i32 end = start + share < pairs ? start + share : pairs;
+    // The lanes whose pair of each of the next strides is the expert's.
+    const auto own_pairs = [&](i32 from, u32 (&bits)[AHEAD]) {
+        u32 id[AHEAD];
+#pragma unroll
+        for (i32 k = 0; k < AHEAD; k++) {
+            const i32 pair = from + k * WARP + lane;
+            id[k] = pair < end ? ids[pair] : ~0u;
+        }
+#pragma unroll
+        for (i32 k = 0; k < AHEAD; k++) bits[k] = lanes_where(id[k] == own);
+    };
+    u32 bits[AHEAD], found = 0;
+#pragma unroll 1
+    for (i32 from = start; from < end; from += AHEAD * WARP) {
+        own_pairs(from, bits);
+#pragma unroll
+        for (i32 k = 0; k < AHEAD; k++) found += count_bits(bits[k]);
     }
     if (lane == 0) before[warp] = found;
     __syncthreads();
     u32 to = first;
 #pragma unroll 1
     for (i32 i = 0; i < warp; i++) to += before[i];
-#pragma unroll 4
-    for (i32 i = 0; i < share; i += WARP) {
-        const i32 pair = start + i + lane;
-        const bool is_own = pair < pairs && ids[pair] == own;
-        const u32 bits = lanes_where(is_own);
-        if (is_own) order[to + count_bits(bits & ((1u << lane) - 1))] = pair;
-        to += count_bits(bits);
+#pragma unroll 1
+    for (i32 from = start; from < end; from += AHEAD * WARP) {
+        own_pairs(from, bits);
+#pragma unroll
+        for (i32 k = 0; k < AHEAD; k++) {
+            const u32 below = bits[k] & ((1u << lane) - 1);
+            if (bits[k] >> lane & 1) order[to + count_bits(below)] = from + k * WARP + lane;
+            to += count_bits(bits[k]);
+        }
     }
 }
 

@@ -127,6 +127,11 @@ DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
     return __builtin_amdgcn_perm(b, a, (pairs | pairs << 4) & 0x07070707u);
 }
 
+DEVICE i32 hidden(i32 v) {
+    asm volatile("" : "+v"(v));
+    return v;
+}
+
 // ---- memory
 
 // There is no such instruction before gfx12.

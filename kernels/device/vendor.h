@@ -70,6 +70,12 @@ DEVICE u16 f32_f16(f32 v) {
 // f32 to the nearest integer, ties to even; the value must fit.
 DEVICE i32 f32_i32_even(f32 v) { return __float2int_rn(v); }
 
+// The same value, of which the compiler no longer knows where it came from.
+DEVICE i32 hidden(i32 v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
 // Asks for the line of `p`, which will be read soon.
 DEVICE void prefetch(const void* p) { asm volatile("prefetch.L2 [%0];" : : "l"(p)); }
 

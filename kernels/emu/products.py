@@ -95,6 +95,10 @@ def prompt_grid(rows, tiles):
     return (tiles, -(-rows // TILE_ROWS), 1), (256, 1, 1)
 
 
+def prompt_shared(form):
+    return 1024 * {"a32": 48, "a256": 63}[form]
+
+
 def check_chunk(card, check, what, name, form, weights, x, finish, y, rng):
     """The case in a chunk of more rows than a tile has, as the last of more weight rows than a tile has; then as expert 1."""
     cols, repeats = len(x), -(-TILE_ROWS // weights.count)
@@ -107,7 +111,8 @@ def check_chunk(card, check, what, name, form, weights, x, finish, y, rng):
     out = card.upload(np.full((CHUNK, rows + 5), 9, F))
     card.launch(
         f"prompt_product_{name}", *prompt_grid(rows, -(-CHUNK // TILE_COLUMNS)), card.upload(np.tile(weights.matrix, repeats)),
-        Wide(0), None, None, 1, *inputs, out, rows + 5, rows, cols, CHUNK, pointer(card, scale), 0, pointer(card, bias)
+        Wide(0), None, None, 1, *inputs, out, rows + 5, rows, cols, CHUNK, pointer(card, scale), 0, pointer(card, bias),
+        shared=prompt_shared(form)
     )
     got = out.read()
     for row in range(1, CHUNK, 3):
@@ -125,7 +130,7 @@ def check_chunk(card, check, what, name, form, weights, x, finish, y, rng):
         out = card.upload(np.full((pairs, rows), 9, F))
         card.launch(
             f"prompt_product_{name}", *prompt_grid(rows, most), experts, Wide(len(weights.expert)), tiles, order, used, *inputs,
-            out, rows, rows, cols, pairs, factors, 1, None
+            out, rows, rows, cols, pairs, factors, 1, None, shared=prompt_shared(form)
         )
         got = out.read().reshape(CHUNK, used, rows)
         for row in range(1, CHUNK, 3):

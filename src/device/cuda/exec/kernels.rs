@@ -2,6 +2,7 @@
 //!
 //! Invariant: a weight has the kernels of its type and use, and no others. Does not know: batches.
 
+use super::prompt;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Kernel;
 use crate::device::cuda::kernels::Kernels;
@@ -61,8 +62,13 @@ impl StageKernels {
                 };
                 all.for_type(family, decl.ty).map(Some)
             };
-            let prompt =
-                || if has_image { all.for_type("prompt_product_", decl.ty).map(Some) } else { Ok(None) };
+            let prompt = || match image_of(decl.ty, activations) {
+                Some(kind) => {
+                    let kernel = all.for_type("prompt_product_", decl.ty)?;
+                    kernel.with_shared(prompt::shared_bytes(kind)).map(Some)
+                }
+                None => Ok(None),
+            };
             let (embeds, multiplies) = match decl.usage {
                 WeightUse::Vector => (false, false),
                 WeightUse::Table => (true, false),

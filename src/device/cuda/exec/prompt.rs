@@ -10,12 +10,21 @@ use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Argument::{I32, I64, Pointer};
 use crate::device::cuda::driver::{Argument, Kernel, Span, Stream};
 use crate::device::lower::Mixture;
+use crate::gguf::formats::ImageKind;
 use crate::model::facts::WINDOW_ROWS_MAX;
 use crate::model::footprint::gpu::TILE_COLUMNS;
 use crate::model::program::{Product, WeightId};
 
 /// Weight rows of a tile.
 const TILE_ROWS: usize = 128;
+
+/// Shared memory of a block that multiplies with images of a kind.
+pub(super) fn shared_bytes(kind: ImageKind) -> usize {
+    match kind {
+        ImageKind::A32 => 48 << 10,
+        ImageKind::A256 => 63 << 10,
+    }
+}
 
 type Queued = Result<(), CudaError>;
 
