@@ -248,6 +248,11 @@ impl Span {
         self.bytes
     }
 
+    /// Whether it begins at a multiple of `bytes`.
+    pub fn begins_at_multiple_of(&self, bytes: u64) -> bool {
+        self.address.is_multiple_of(bytes)
+    }
+
     /// `bytes` bytes from `at` on.
     pub fn part(&self, at: u64, bytes: u64) -> Span {
         let end = at.checked_add(bytes);
