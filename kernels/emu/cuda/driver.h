@@ -44,6 +44,7 @@ enum Status : int {
     HOST_MEMORY_NOT_REGISTERED = 713,
     LAUNCH_FAILED = 719,
     NOT_SUPPORTED = 801,
+    UNKNOWN = 999,
 };
 
 // The name in cuda.h, or null.

@@ -8,6 +8,7 @@ pub mod cache;
 pub mod card;
 pub mod driver;
 pub mod exec;
+pub mod faults;
 pub mod kernels;
 pub mod listing;
 pub mod memory;
