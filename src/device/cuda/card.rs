@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::driver::{Context, Device, Driver};
-use super::exec::CudaExec;
+use super::exec::{CudaExec, Queueing};
 use super::kernels::{KernelSettings, Kernels, Machine, Place};
 use super::memory::Memory;
 use super::source::UNITS;
@@ -24,6 +24,7 @@ pub struct CudaCard {
     context: Context,
     machine: Machine,
     kernels: KernelSettings,
+    queueing: Queueing,
 }
 
 impl CudaCard {
@@ -38,7 +39,13 @@ impl CudaCard {
         let context = Context::open(device).map_err(|e| e.on(id))?;
         let machine = Machine { capability: device.capability, driver: driver.version() };
         let ledger = Ledger::new(id, facts.memory_bytes);
-        Ok(CudaCard { facts, ledger, context, machine, kernels: settings.clone() })
+        let kernels = settings.clone();
+        Ok(CudaCard { facts, ledger, context, machine, kernels, queueing: Queueing::default() })
+    }
+
+    /// How stages that are lowered from now on queue their windows.
+    pub fn set_queueing(&mut self, queueing: Queueing) {
+        self.queueing = queueing;
     }
 }
 
@@ -77,7 +84,8 @@ impl Card for CudaCard {
         let place = Place { card, context: &self.context, machine: self.machine, progress };
         let kernels = Kernels::load(place, &self.kernels, &UNITS, &formats(stage))?;
         let memory = Memory { card, context: &self.context, ledger: &mut self.ledger };
-        let exec = CudaExec::new(memory, &kernels, stage, steps, file, settings, progress)?;
+        let mut exec = CudaExec::new(memory, &kernels, stage, steps, file, settings, progress)?;
+        exec.queue_by(self.queueing);
         Ok(Box::new(exec))
     }
 }

@@ -1,7 +1,8 @@
 //! Faults on demand: what a driver, its compiler or a card can do wrong, so that what follows can be seen.
 //!
 //! Invariants: nothing is forced that was not asked for by name; a fault is met before the call in whose place it
-//! stands, so that nothing is half done; a card that has failed goes on failing.
+//! stands, so that nothing is half done, but behind a wait, since memory must not be freed under a card that works; a
+//! card that has failed goes on failing.
 //! Does not know: handles, batches.
 
 use std::str::FromStr;
