@@ -22,7 +22,7 @@ const TILE_ROWS: usize = 128;
 pub(super) fn shared_bytes(kind: ImageKind) -> usize {
     match kind {
         ImageKind::A32 => 48 << 10,
-        ImageKind::A256 => 63 << 10,
+        ImageKind::A256 => 64 << 10,
     }
 }
 
