@@ -90,7 +90,14 @@ template <class T> DEVICE T shuffle_down(T v, i32 distance) {
     return hip_from(v, (own & (WARP - 1)) + (u32) distance < WARP ? own + (u32) distance : own);
 }
 
+DEVICE u32 lanes_where(bool condition) {
+    const u64 wave = __builtin_amdgcn_ballot_w64(condition);
+    return (u32) (wave >> (hip_wave_lane() & ~(u32) (WARP - 1)));
+}
+
 // ---- numbers
+
+DEVICE i32 count_bits(u32 bits) { return __builtin_popcount(bits); }
 
 DEVICE f32 fmaf(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 DEVICE f32 sqrtf(f32 v) { return __builtin_sqrtf(v); }
@@ -120,6 +127,11 @@ DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
     return __builtin_amdgcn_perm(b, a, (pairs | pairs << 4) & 0x07070707u);
 }
 
+DEVICE i32 hidden(i32 v) {
+    asm volatile("" : "+v"(v));
+    return v;
+}
+
 // ---- memory
 
 // There is no such instruction before gfx12.
@@ -128,6 +140,10 @@ DEVICE void prefetch(const void*) {}
 // The kernels of a stream do not overlap.
 DEVICE void wait_for_previous() {}
 DEVICE void let_next_start() {}
+
+DEVICE void add_one(u32* place) {
+    __hip_atomic_fetch_add(place, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
 
 DEVICE void set_once(u32* place, u32 value) {
     u32 zero = 0;

@@ -258,6 +258,7 @@ SECTIONS = [
     check_sums,
     check_attention,
     products.check_tables,
+    products.check_groups,
     products.check_products,
     products.check_float_products,
 ]

@@ -1,4 +1,5 @@
-"""The kernels of formats.cu against the oracle: rows of tables, products with images and with floats, experts.
+"""The kernels of formats.cu and prompt.cu against the oracle: rows of tables, products with images and with floats,
+experts, the products of chunks.
 
 Called by parity.py. Invariant: a case's weight rows stand among others (more rows than a block of threads takes, another
 expert before and behind), its activations in a batch of more rows than are shared: neither must matter.
@@ -10,6 +11,9 @@ from stub import Wide
 
 # A batch that does not fill its last group of 8 rows.
 BATCH = 11
+# A chunk that does not fill its second tile.
+CHUNK = 77
+TILE_ROWS, TILE_COLUMNS = 128, 64
 EXPERTS = 3
 
 
@@ -82,7 +86,81 @@ def check_products(card, oracle, check, rng):
                     last = (pointer(card, scale), pointer(card, bias))
                     check_one(card, check, what, name, weights, w, (codes, scales), dense, cols, last, y, y_f32)
                 check_experts(card, check, what, name, weights, experts, x, codes, scales, dense, cols, result)
+                if result is case["results"][0]:
+                    check_chunk(card, check, what, name, form, weights, named[result["x"]], finish[-1], result["y"], rng)
             card.free_all()
+
+
+def prompt_grid(rows, tiles):
+    return (tiles, -(-rows // TILE_ROWS), 1), (256, 1, 1)
+
+
+def prompt_shared(form):
+    return 1024 * {"a32": 48, "a256": 63}[form]
+
+
+def check_chunk(card, check, what, name, form, weights, x, finish, y, rng):
+    """The case in a chunk of more rows than a tile has, as the last of more weight rows than a tile has; then as expert 1."""
+    cols, repeats = len(x), -(-TILE_ROWS // weights.count)
+    batch = rng.standard_normal((CHUNK, cols)).astype(F)
+    batch[1::3] = x
+    inputs = image(card, form, card.upload(batch), CHUNK, cols)
+    scale, bias, want, _ = finish
+    bias = None if bias is None else np.tile(bias, 2 * repeats)
+    rows = weights.count * repeats
+    out = card.upload(np.full((CHUNK, rows + 5), 9, F))
+    card.launch(
+        f"prompt_product_{name}", *prompt_grid(rows, -(-CHUNK // TILE_COLUMNS)), card.upload(np.tile(weights.matrix, repeats)),
+        Wide(0), None, None, 1, *inputs, out, rows + 5, rows, cols, CHUNK, pointer(card, scale), 0, pointer(card, bias),
+        shared=prompt_shared(form)
+    )
+    got = out.read()
+    for row in range(1, CHUNK, 3):
+        check.equal(f"prompt_product_{name} {what}", got[row, rows - len(weights.rows) : rows], floats(want))
+    check.equal(f"prompt_product_{name} {what}: values beside", got[:, rows:], np.full((CHUNK, 5), 9, F))
+    # Two experts a row with an input a row, then one with an input a pair.
+    rows, experts, factors = len(weights.rows), card.upload(weights.experts), card.upload(np.array([9, 1, 9], F))
+    for per_pair in (0, 1):
+        used = 1 if per_pair else 2
+        ids = np.ones((CHUNK, used), np.uint32)
+        ids[:, 0] = rng.permutation(np.arange(CHUNK) % EXPERTS)
+        ids[1::3, used - 1] = 1
+        pairs = CHUNK * used
+        order, tiles, most = groups(card, ids, EXPERTS)
+        out = card.upload(np.full((pairs, rows), 9, F))
+        card.launch(
+            f"prompt_product_{name}", *prompt_grid(rows, most), experts, Wide(len(weights.expert)), tiles, order, used, *inputs,
+            out, rows, rows, cols, pairs, factors, 1, None, shared=prompt_shared(form)
+        )
+        got = out.read().reshape(CHUNK, used, rows)
+        for row in range(1, CHUNK, 3):
+            check.equal(f"prompt_product_{name} {what}: expert", got[row, used - 1], floats(y))
+
+
+def groups(card, ids, experts):
+    """Pairs by expert and their tiles, by the kernel; how many tiles there can be."""
+    most = ids.size // TILE_COLUMNS + min(experts, ids.size)
+    order, tiles = card.alloc((ids.size,), np.uint32), card.alloc((1 + most, 4), np.uint32)
+    card.launch("group_pairs", (experts, 1, 1), (1024, 1, 1), card.upload(ids), ids.size, experts, order, tiles)
+    return order, tiles, most
+
+
+def check_groups(card, oracle, check, rng):
+    for experts, pairs in ((1, 1), (3, 64), (3, 65), (128, 31), (128, 1025), (1024, 3000), (5, 4096)):
+        for skewed in (False, True):
+            ids = rng.integers(0, experts, pairs).astype(np.uint32)
+            if skewed:
+                ids[ids != experts - 1] //= 2
+            order, tiles, most = groups(card, ids, experts)
+            check.equal(f"group_pairs {experts}: order", order.read(), np.argsort(ids, kind="stable").astype(np.uint32))
+            want, first = [], 0
+            for expert, count in enumerate(np.bincount(ids, minlength=experts)):
+                want += [(expert, first + at, min(count - at, TILE_COLUMNS), 0) for at in range(0, count, TILE_COLUMNS)]
+                first += count
+            got = tiles.read()
+            check.equal(f"group_pairs {experts}: tiles", got[: 1 + len(want)].ravel()[:1], np.array([len(want)], np.uint32))
+            check.equal(f"group_pairs {experts}: tiles", got[1 : 1 + len(want)], np.array(want, np.uint32))
+        card.free_all()
 
 
 def check_one(card, check, what, name, weights, w, codes_scales, dense, cols, last, y, y_f32):

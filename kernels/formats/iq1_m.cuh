@@ -10,6 +10,7 @@
 struct IQ1_M {
     static constexpr i32 VALUES = 256, BYTES = 32 + 16 + 8, ALIGN = 8;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 16;
     static constexpr bool OFFSET = false, HALVES = false;
 
     static DEVICE void decode(const u8* block, i32 part, Part& out) {

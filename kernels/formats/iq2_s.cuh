@@ -10,6 +10,7 @@
 struct IQ2_S {
     static constexpr i32 VALUES = 256, BYTES = 2 + 32 + 32 + 8 + 8, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 16;
     static constexpr bool OFFSET = false, HALVES = false;
 
     static DEVICE void decode(const u8* block, i32 part, Part& out) {

@@ -9,6 +9,7 @@
 struct IQ4_XS {
     static constexpr i32 VALUES = 256, BYTES = 2 + 2 + 4 + 128, ALIGN = 8;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 32;
     static constexpr bool OFFSET = false, HALVES = false;
 
     static DEVICE void decode(const u8* block, i32 part, Part& out) {

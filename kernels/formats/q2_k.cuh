@@ -9,6 +9,7 @@
 struct Q2_K {
     static constexpr i32 VALUES = 256, BYTES = 16 + 64 + 2 + 2, ALIGN = 4;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 16;
     static constexpr bool OFFSET = true, HALVES = false;
 
     static DEVICE void decode(const u8* block, i32 part, Part& out) {

@@ -10,6 +10,7 @@
 struct Q3_K {
     static constexpr i32 VALUES = 256, BYTES = 32 + 64 + 12 + 2, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 16;
     static constexpr bool OFFSET = false, HALVES = false;
 
     static DEVICE void decode(const u8* block, i32 part, Part& out) {

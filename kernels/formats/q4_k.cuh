@@ -10,6 +10,7 @@
 struct Q4_K {
     static constexpr i32 VALUES = 256, BYTES = 2 + 2 + 12 + 128, ALIGN = 16;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 32;
     static constexpr bool OFFSET = true, HALVES = false;
 
     static DEVICE void decode(const u8* block, i32 part, Part& out) {

@@ -17,6 +17,7 @@ DEVICE u32 digits(u32 bytes, u32 power) {
 struct TQ1_0 {
     static constexpr i32 VALUES = 256, BYTES = 32 + 16 + 4 + 2, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 32;
     static constexpr bool OFFSET = false, HALVES = false;
 
     static DEVICE void decode(const u8* block, i32 part, Part& out) {

@@ -9,6 +9,7 @@
 struct TQ2_0 {
     static constexpr i32 VALUES = 256, BYTES = 64 + 2, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 32;
     static constexpr bool OFFSET = false, HALVES = false;
 
     static DEVICE void decode(const u8* block, i32 part, Part& out) {

@@ -14,7 +14,7 @@ use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 a
 use super::driver::{Context, Kernel, Module, Parameter, Start};
 use super::early::waits_by_itself;
 use super::nvrtc::{Nvrtc, Request, Target};
-use super::source::{self, ATTENTION, FORMATS, OPTIONS, ROWS, Unit};
+use super::source::{self, ATTENTION, FORMATS, OPTIONS, PROMPT, ROWS, Unit};
 use crate::device::{CardError, LoadProgress};
 use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
@@ -40,6 +40,8 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION, "attend_span_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
     (&ATTENTION, "attend_merge", &[P, I, P, P, I, I, I, I]),
     (&ATTENTION, "copy_page", &[P, L, I, I]),
+    (&PROMPT, "group_pairs", &[P, I, I, P, P]),
+    (&PROMPT, "prompt_product_", &[P, L, P, P, I, P, P, P, I, I, I, I, P, I, P]),
 ];
 
 /// Where kernels come from.

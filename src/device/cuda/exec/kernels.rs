@@ -2,6 +2,7 @@
 //!
 //! Invariant: a weight has the kernels of its type and use, and no others. Does not know: batches.
 
+use super::prompt;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Kernel;
 use crate::device::cuda::kernels::Kernels;
@@ -15,6 +16,8 @@ use crate::model::program::{WeightDecl, WeightId, WeightUse};
 pub(super) struct OfWeight {
     pub(super) embed: Option<Kernel>,
     pub(super) product: Option<Kernel>,
+    /// With the images of a chunk's rows.
+    pub(super) prompt: Option<Kernel>,
 }
 
 /// All kernels of a stage.
@@ -32,6 +35,7 @@ pub(super) struct StageKernels {
     pub(super) attend_span: Kernel,
     pub(super) attend_merge: Kernel,
     pub(super) copy_page: Kernel,
+    pub(super) group_pairs: Kernel,
     weights: Vec<OfWeight>,
 }
 
@@ -58,14 +62,23 @@ impl StageKernels {
                 };
                 all.for_type(family, decl.ty).map(Some)
             };
-            Ok(match decl.usage {
-                WeightUse::Vector => OfWeight::default(),
-                WeightUse::Table => OfWeight { embed: embed()?, product: None },
-                WeightUse::Matrix | WeightUse::Experts => OfWeight { embed: None, product: product()? },
-                WeightUse::TiedTable => OfWeight {
-                    embed: if stage.embeds() { embed()? } else { None },
-                    product: if stage.heads() { product()? } else { None },
-                },
+            let prompt = || match image_of(decl.ty, activations) {
+                Some(kind) => {
+                    let kernel = all.for_type("prompt_product_", decl.ty)?;
+                    kernel.with_shared(prompt::shared_bytes(kind)).map(Some)
+                }
+                None => Ok(None),
+            };
+            let (embeds, multiplies) = match decl.usage {
+                WeightUse::Vector => (false, false),
+                WeightUse::Table => (true, false),
+                WeightUse::Matrix | WeightUse::Experts => (false, true),
+                WeightUse::TiedTable => (stage.embeds(), stage.heads()),
+            };
+            Ok(OfWeight {
+                embed: if embeds { embed()? } else { None },
+                product: if multiplies { product()? } else { None },
+                prompt: if multiplies { prompt()? } else { None },
             })
         };
         let weights = stage.program.weights.iter().enumerate().map(of_weight);
@@ -82,6 +95,7 @@ impl StageKernels {
             attend_span: all.for_kv("attend_span_", kv)?,
             attend_merge: all.plain("attend_merge")?,
             copy_page: all.plain("copy_page")?,
+            group_pairs: all.plain("group_pairs")?,
             weights: weights.collect::<Result<_, _>>()?,
         })
     }
@@ -105,5 +119,10 @@ impl StageKernels {
             .product
             .as_ref()
             .expect("invariant: an op multiplies with matrices of its stage only")
+    }
+
+    /// Multiplies a matrix with the images of many rows; none for weights that take floats.
+    pub(super) fn prompt(&self, id: WeightId) -> Option<&Kernel> {
+        self.weights[id.0].prompt.as_ref()
     }
 }

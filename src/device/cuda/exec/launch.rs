@@ -6,6 +6,8 @@
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Argument::{F32, I32, I64, Pointer, U32};
 use crate::device::cuda::driver::{Argument, Kernel, Span, Stream};
+use crate::gguf::formats::ImageKind;
+use crate::model::footprint::gpu::ImageBytes;
 
 /// Values that a block of 256 threads takes.
 const BLOCK_VALUES: usize = 256;
@@ -38,6 +40,17 @@ pub(super) struct Pieces {
 pub(super) struct Image {
     pub(super) codes: Span,
     pub(super) scales: Span,
+}
+
+impl Image {
+    /// From row `first` of `cols` values on.
+    pub(super) fn behind(self, kind: ImageKind, cols: usize, first: usize) -> Image {
+        let row = ImageBytes::of(kind, cols);
+        Image {
+            codes: self.codes.from((row.codes * first) as u64),
+            scales: self.scales.from((row.scales * first) as u64),
+        }
+    }
 }
 
 /// What a product reads.
