@@ -261,6 +261,7 @@ SECTIONS = [
     products.check_groups,
     products.check_products,
     products.check_float_products,
+    products.check_windows,
 ]
 
 

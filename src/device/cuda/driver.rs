@@ -24,7 +24,7 @@ use super::CudaError;
 use super::faults::{FaultKind, Faults, ForcedFault, Met};
 
 /// The most arguments of a kernel.
-const ARGUMENTS_MAX: usize = 20;
+const ARGUMENTS_MAX: usize = 34;
 
 /// What a driver says of code that it cannot load.
 const REFUSES_IMAGE: [sys::CUresult; 5] = [

@@ -89,6 +89,7 @@ headers! {
     "formats/q5_k.cuh",
     "formats/q6_k.cuh",
     "formats/q8_0.cuh",
+    "formats/tile.cuh",
     "formats/tq1_0.cuh",
     "formats/tq2_0.cuh",
 }

@@ -6,6 +6,7 @@
 use super::launch::{self, Attention, Experts, Input, Matrix, Pieces, Rows};
 use super::{CudaExec, Met, Run};
 use crate::device::cuda::CudaError;
+use crate::device::cuda::driver::Span;
 use crate::device::lower::{Mixture, RowOp, Step, Target};
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::WINDOW_ROWS_MAX;
@@ -29,8 +30,7 @@ impl CudaExec {
             Step::Head { x, weight, image } => {
                 let head = self.buffers.head.expect("invariant: a stage with a head has its places");
                 let product = Product { weight: *weight, scale: None, bias: None };
-                let (matrix, input) = (self.matrix(&product), self.input(*x, *image));
-                self.multiply(*weight, &matrix, input, head.logits, run.n)
+                self.multiply(&product, self.input(*x, *image), head.logits, run.n)
             }
         }
     }
@@ -104,7 +104,7 @@ impl CudaExec {
         }
     }
 
-    fn matrix(&self, product: &Product) -> Matrix {
+    pub(super) fn matrix(&self, product: &Product) -> Matrix {
         let decl = self.program.weight(product.weight);
         let vector = |id: Option<WeightId>| id.map(|id| self.weights.place(id));
         let (scale, bias) = (vector(product.scale), vector(product.bias));
@@ -112,8 +112,7 @@ impl CudaExec {
     }
 
     fn product(&self, x: View, target: &Target, n: usize) -> Queued {
-        let (matrix, input) = (self.matrix(&target.product), self.input(x, target.image));
-        self.multiply(target.product.weight, &matrix, input, self.dense(target.out), n)
+        self.multiply(&target.product, self.input(x, target.image), self.dense(target.out), n)
     }
 
     /// As many rows at a time as the work's memory has spans for.
@@ -160,7 +159,7 @@ impl CudaExec {
         let (pairs, f) = (run.n * used, m.inner_width);
         for (side, out) in [(0, places.gate), (1, places.up)] {
             let (e, x) = (self.experts_with(m, &m.products[side], false), self.input(m.x, m.images[side]));
-            launch::expert_product(s, kernels.product(m.products[side].weight), &e, x, out, pairs)?;
+            self.expert_product(&m.products[side], &e, x, out, pairs)?;
         }
         let (gate, up) = (Rows { at: places.gate, stride: f }, Rows { at: places.up, stride: f });
         launch::pairwise(s, &kernels.swiglu, gate, up, f, pairs)?;
@@ -173,8 +172,20 @@ impl CudaExec {
             None => Input::Floats(gate),
         };
         let e = self.experts_with(m, &m.products[2], true);
-        launch::expert_product(s, kernels.product(m.products[2].weight), &e, inner, places.out, pairs)?;
+        self.expert_product(&m.products[2], &e, inner, places.out, pairs)?;
         let out = (places.out, weights, used);
         launch::combine(s, &kernels.combine, out, self.dense(m.out), m.out.len(), run.n)
+    }
+
+    fn expert_product(&self, product: &Product, e: &Experts, x: Input, out: Span, pairs: usize) -> Queued {
+        let (s, kernels) = (&self.stream, &self.kernels);
+        match x {
+            Input::Image(image) => {
+                launch::expert_product(s, kernels.window(product.weight), e, image, out, pairs)
+            }
+            Input::Floats(rows) => {
+                launch::expert_product_float(s, kernels.product(product.weight), e, rows, out, pairs)
+            }
+        }
     }
 }
