@@ -89,8 +89,9 @@ pub struct Kernels {
     takes_early: bool,
 }
 
-/// The least compute capability of such cards.
+/// The least compute capability of such cards, and the least driver that keeps it in captured graphs.
 const EARLY_SINCE: (i32, i32) = (9, 0);
+const EARLY_DRIVER: (i32, i32) = (12, 3);
 
 impl Kernels {
     /// The kernels of `units` for weights of `formats`: compiles what the cache does not hold, on all processors, and
@@ -141,7 +142,10 @@ impl Kernels {
         }
         match refusal.filter(|_| !missing.is_empty()) {
             Some(error) => Err(failed(error)),
-            None => Ok(Kernels { modules, cache, takes_early: machine.capability >= EARLY_SINCE }),
+            None => {
+                let takes_early = machine.capability >= EARLY_SINCE && machine.driver >= EARLY_DRIVER;
+                Ok(Kernels { modules, cache, takes_early })
+            }
         }
     }
 
