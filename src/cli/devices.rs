@@ -153,7 +153,7 @@ pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
         (measured_rates(), Ok(()))
     };
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let cuda = listing::list(args.nvrtc.as_deref());
+    let cuda = listing::list(args.nvrtc.as_deref(), None);
     report(&mut out, args.json, rates.as_ref(), &cuda)?;
     out.flush()?;
     kept
