@@ -94,6 +94,7 @@ struct Piece {
 pub struct Kernels {
     modules: Vec<Loaded>,
     cache: Cache,
+    takes_early: bool,
 }
 
 /// A piece on the card.
@@ -106,6 +107,8 @@ struct Loaded {
 
 /// The least architecture whose code can wait for the kernel before. Text for an older one cannot, on any card.
 const EARLY_SINCE: i32 = 90;
+/// The least driver that keeps early launches in captured graphs.
+const EARLY_DRIVER: (i32, i32) = (12, 3);
 
 impl Kernels {
     /// The kernels of `units` for weights of `formats`: compiles what the cache does not hold, on all processors, and
@@ -157,7 +160,7 @@ impl Kernels {
         }
         match refusal.filter(|_| !missing.is_empty()) {
             Some(error) => Err(failed(error)),
-            None => Ok(Kernels { modules, cache }),
+            None => Ok(Kernels { modules, cache, takes_early: machine.driver >= EARLY_DRIVER }),
         }
     }
 
@@ -194,7 +197,8 @@ impl Kernels {
         let mut of_unit = self.modules.iter().filter(|loaded| loaded.piece.unit == unit);
         let loaded = of_unit.find(|loaded| !unit.per_format || ty.is_none() || loaded.piece.format == ty);
         let kernel = loaded.and_then(|loaded| {
-            let early = loaded.target.architecture() >= EARLY_SINCE && waits_by_itself(unit, &name);
+            let can_wait = loaded.target.architecture() >= EARLY_SINCE;
+            let early = self.takes_early && can_wait && waits_by_itself(unit, &name);
             loaded.module.kernel(&name, signature, if early { Start::Early } else { Start::InOrder })
         });
         kernel.ok_or_else(|| CudaError::NoKernel { name, folder: self.cache.shown() })

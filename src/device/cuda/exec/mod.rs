@@ -366,7 +366,9 @@ impl StageExec for CudaExec {
         let start = Instant::now();
         let started = self.start(batch, pages, input).map_err(|e| e.on(self.card))?;
         let device_ns = self.finish(started, batch, output)?;
-        Ok(RunStamp { busy_ns: start.elapsed().as_nanos() as u64, device_ns })
+        let busy_ns = start.elapsed().as_nanos() as u64;
+        tracing::trace!(batch = batch.id.0, rows = batch.rows.len(), busy_ns, device_ns, "ran");
+        Ok(RunStamp { busy_ns, device_ns })
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {
