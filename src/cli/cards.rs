@@ -11,13 +11,15 @@ use super::args::SplitArgs;
 use super::devices::{cache_folder, card_rates};
 use crate::device::cpu::machine;
 use crate::device::cpu::simd::tier::Tier;
+use crate::device::cuda::driver::Device;
 use crate::device::cuda::kernels::KernelSettings;
 use crate::device::cuda::listing::{self, Listing};
+use crate::engine::linking::LinkChoice;
 use crate::engine::open::{CardChoice, CpuThreads, CudaChoice};
-use crate::model::facts::{CardFacts, CardId, CardKind};
+use crate::model::facts::{CardFacts, CardId, CardKind, LinkFacts, LinkKind};
 use crate::split::CARDS_MAX;
 use crate::split::budget::{format_bytes, parse_bytes};
-use crate::split::defaults::{links, virtual_card};
+use crate::split::defaults::{self, virtual_card};
 
 /// Without CUDA cards and without `--gpus`.
 const VIRTUAL_DEFAULT: usize = 2;
@@ -145,11 +147,28 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
     };
     Ok(CardChoice {
         cards: facts,
-        links: links(&kinds),
+        links: links(&kinds, &devices, args.link)?,
+        link: args.link,
         threads,
         tier,
         cuda: listing.map(|l| CudaChoice { driver: l.driver, devices, kernels }),
     })
+}
+
+/// Links between all cards, as they are to be tried.
+fn links(kinds: &[CardKind], devices: &[(CardId, Device)], link: LinkChoice) -> anyhow::Result<LinkFacts> {
+    let mut facts = defaults::links(kinds);
+    for (from, from_device) in devices {
+        for (to, to_device) in devices.iter().filter(|(to, _)| to != from) {
+            let kind = link.between(from_device, to_device)?;
+            let (from, to) = (from.index(), to.index());
+            (facts.kinds[from][to], facts.rates[from][to]) = (kind, defaults::link_rate(kind));
+        }
+    }
+    if link == LinkChoice::Staged && devices.is_empty() {
+        facts.kinds.iter_mut().flatten().for_each(|kind| *kind = LinkKind::Staged);
+    }
+    Ok(facts)
 }
 
 /// What the planner knows of CUDA card `number`.

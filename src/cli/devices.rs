@@ -18,10 +18,10 @@ use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::{machine, measure};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::listing::{self, Listed, Listing};
-use crate::model::facts::{CardRates, StageId};
+use crate::model::facts::{CardRates, LinkKind, StageId};
 use crate::split::budget::format_bytes;
 use crate::transport::wait::{Cancel, Patience, Wait};
-use crate::transport::{LinkEnds, LinkError, LinkKind, LinkSpec};
+use crate::transport::{LinkEnds, LinkError, LinkSpec};
 
 /// Of the file of rates; other versions are ignored.
 const VERSION: u64 = 3;
@@ -353,8 +353,8 @@ fn link_latency_us(hand_offs: u64) -> anyhow::Result<f64> {
         // Each side owns its ends: where one fails, dropping them wakes the other.
         let echo = scope.spawn(move || -> Result<(), LinkError> {
             for i in 0..hand_offs {
-                let values = there_end.take(BatchId(i), &wait())?;
-                back.slot(&wait())?.copy_from_slice(values);
+                let values = there_end.take(BatchId(i), &wait())?.host();
+                back.slot(&wait())?.host().copy_from_slice(values);
                 there_end.release()?;
                 back.post(BatchId(i), ROW_VALUES)?;
             }
@@ -363,7 +363,7 @@ fn link_latency_us(hand_offs: u64) -> anyhow::Result<f64> {
         let turn = move || -> Result<f64, LinkError> {
             let start = Instant::now();
             for i in 0..hand_offs {
-                there.slot(&wait())?.fill(i as f32);
+                there.slot(&wait())?.host().fill(i as f32);
                 there.post(BatchId(i), ROW_VALUES)?;
                 back_end.take(BatchId(i), &wait())?;
                 back_end.release()?;
@@ -391,7 +391,7 @@ fn link_bytes_per_s(chunks: u64) -> anyhow::Result<f64> {
         let reader = scope.spawn(move || -> Result<(), LinkError> {
             let mut own = vec![0.0f32; spec.slot_values()];
             for i in 0..chunks {
-                own.copy_from_slice(receiver.take(BatchId(i), &wait())?);
+                own.copy_from_slice(receiver.take(BatchId(i), &wait())?.host());
                 std::hint::black_box(&mut own);
                 receiver.release()?;
             }
@@ -400,7 +400,7 @@ fn link_bytes_per_s(chunks: u64) -> anyhow::Result<f64> {
         let start = Instant::now();
         let write = move || -> Result<(), LinkError> {
             for i in 0..chunks {
-                sender.slot(&wait())?.copy_from_slice(&rows);
+                sender.slot(&wait())?.host().copy_from_slice(&rows);
                 sender.post(BatchId(i), rows.len())?;
             }
             // As above; an ended link still delivers what was posted.

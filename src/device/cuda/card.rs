@@ -6,7 +6,8 @@
 use super::driver::{Context, Device, Driver};
 use super::exec::CudaExec;
 use super::kernels::{KernelSettings, Kernels};
-use super::memory::Memory;
+use super::links::ring::RingSize;
+use super::memory::{Arena, Memory};
 use crate::device::ledger::Ledger;
 use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings, lower};
 use crate::gguf;
@@ -36,6 +37,37 @@ impl CudaCard {
         let ledger = Ledger::new(id, facts.memory_bytes);
         Ok(CudaCard { facts, ledger, context, kernels })
     }
+
+    /// [`Card::lower`], as a stage of CUDA cards, which can be linked to others.
+    pub fn stage(
+        &mut self,
+        stage: &StageProgram,
+        file: &gguf::File,
+        settings: &StageSettings,
+        progress: &dyn LoadProgress,
+    ) -> Result<CudaExec, CardError> {
+        let card = self.facts.id;
+        let steps = lower::lower(stage, settings.activations)
+            .map_err(|what| CardError::Unsupported { card, what: format!("CUDA cards: {what}") })?;
+        let memory = Memory { card, context: &self.context, ledger: &mut self.ledger };
+        CudaExec::new(memory, &self.kernels, stage, steps, file, settings, progress)
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Takes back the booking of a link's slots, which are gone.
+    pub fn give_back_link_slots(&mut self, size: RingSize) {
+        self.ledger.give_back(ItemKind::LinkSlots, size.bytes());
+    }
+
+    /// Books and takes memory for the slots of a link.
+    pub fn link_slots(&mut self, size: RingSize) -> Result<Arena, CardError> {
+        let mut memory = Memory { card: self.facts.id, context: &self.context, ledger: &mut self.ledger };
+        memory.arena(ItemKind::LinkSlots, size.bytes())
+    }
 }
 
 impl Card for CudaCard {
@@ -58,11 +90,6 @@ impl Card for CudaCard {
         settings: &StageSettings,
         progress: &dyn LoadProgress,
     ) -> Result<Box<dyn StageExec>, CardError> {
-        let card = self.facts.id;
-        let steps = lower::lower(stage, settings.activations)
-            .map_err(|what| CardError::Unsupported { card, what: format!("CUDA cards: {what}") })?;
-        let memory = Memory { card, context: &self.context, ledger: &mut self.ledger };
-        let exec = CudaExec::new(memory, &self.kernels, stage, steps, file, settings, progress)?;
-        Ok(Box::new(exec))
+        Ok(Box::new(self.stage(stage, file, settings, progress)?))
     }
 }

@@ -3,10 +3,12 @@
 //! The library is opened at run time; [`Driver::open`] looks for it first, since a call without it would panic.
 //! Invariants: each call's status is checked and its error names the call; handles are freed with their context bound;
 //! memory that the card reads or writes by itself is not touched by the host until its event has passed; a launch has
-//! the arguments of the kernel's signature. A span's address never leaves this file.
+//! the arguments of the kernel's signature. A span's address never leaves this file and `driver/`.
 //! Does not know: kernels by name, models, plans.
 
 #![allow(unsafe_code, reason = "calls of a foreign library; every handle is made and freed in this file")]
+
+mod sharing;
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::NonNull;
@@ -15,6 +17,7 @@ use std::sync::Arc;
 use cudarc::driver::sys;
 
 use super::CudaError;
+pub use sharing::MappedMemory;
 
 /// The most arguments of a kernel.
 const ARGUMENTS_MAX: usize = 20;

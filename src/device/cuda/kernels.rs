@@ -11,7 +11,7 @@ use super::cache::{Cache, Hash};
 use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 as U};
 use super::driver::{Context, Kernel, Module, Parameter};
 use super::nvrtc::{Nvrtc, Request};
-use super::source::{self, ATTENTION, FORMATS, HEADERS, OPTIONS, ROWS, Unit};
+use super::source::{self, ATTENTION, FORMATS, HEADERS, LINKS, OPTIONS, ROWS, Unit};
 use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::KvFormat;
@@ -36,7 +36,12 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION, "attend_span_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
     (&ATTENTION, "attend_merge", &[P, I, P, P, I, I, I, I]),
     (&ATTENTION, "copy_page", &[P, L, I, I]),
+    (&LINKS, "post_rows", &[P, P, P, L, P, P, L]),
+    (&LINKS, "await_rows", &[P, P, P, L, P, P, P, L, L]),
 ];
+
+/// Everything that a stage runs.
+const UNITS: [&Unit; 4] = [&FORMATS, &ROWS, &ATTENTION, &LINKS];
 
 /// Where kernels come from.
 #[derive(Clone, Debug, Default)]
@@ -50,13 +55,33 @@ pub struct KernelSettings {
 /// The compiled units on a card.
 #[derive(Debug)]
 pub struct Kernels {
-    modules: [(&'static str, Module); 3],
+    modules: Vec<(&'static str, Module)>,
     cache: Cache,
 }
 
 impl Kernels {
     /// Compiles what the cache does not hold, and loads it. `driver` is the CUDA version that the driver serves.
     pub fn load(
+        context: &Context,
+        capability: (i32, i32),
+        driver: (i32, i32),
+        settings: &KernelSettings,
+    ) -> Result<Kernels, CudaError> {
+        Kernels::of_units(&UNITS, context, capability, driver, settings)
+    }
+
+    /// The kernels of links alone.
+    pub fn of_links(
+        context: &Context,
+        capability: (i32, i32),
+        driver: (i32, i32),
+        settings: &KernelSettings,
+    ) -> Result<Kernels, CudaError> {
+        Kernels::of_units(&[&LINKS], context, capability, driver, settings)
+    }
+
+    fn of_units(
+        units: &[&Unit],
         context: &Context,
         capability: (i32, i32),
         driver: (i32, i32),
@@ -87,7 +112,7 @@ impl Kernels {
             cache.write(key, &image);
             Ok((unit.name, module))
         };
-        let modules = [module(&FORMATS)?, module(&ROWS)?, module(&ATTENTION)?];
+        let modules = units.iter().map(|unit| module(unit)).collect::<Result<_, _>>()?;
         Ok(Kernels { modules, cache })
     }
 
@@ -189,7 +214,7 @@ mod tests {
     #[test]
     fn signatures_are_those_of_the_sources() {
         let mut seen = std::collections::BTreeSet::new();
-        for unit in [&FORMATS, &ROWS, &ATTENTION] {
+        for unit in UNITS {
             for (name, parameters) in kernels(unit.text) {
                 let listed = SIGNATURES.iter().find(|(u, n, _)| u.name == unit.name && *n == name);
                 let (_, _, signature) =

@@ -34,6 +34,9 @@ pub const ROWS: Unit = Unit { name: "rows.cu", text: text!("rows.cu") };
 /// Keys, values, attention.
 pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.cu") };
 
+/// Rows on their way from card to card.
+pub const LINKS: Unit = Unit { name: "links.cu", text: text!("links.cu") };
+
 headers! {
     "device/functions.cuh",
     "device/image.cuh",
@@ -100,14 +103,14 @@ mod tests {
             assert_eq!(files(folder), listed(folder), "left: in kernels/{folder}, right: in HEADERS");
         }
         assert_eq!(HEADERS.len(), files("device").len() + files("formats").len());
-        let mut units = [FORMATS, ROWS, ATTENTION].map(|u| u.name);
+        let mut units = [FORMATS, ROWS, ATTENTION, LINKS].map(|u| u.name);
         units.sort_unstable();
         assert_eq!(files(""), units);
     }
 
     #[test]
     fn every_include_is_a_listed_header() {
-        let units = [FORMATS, ROWS, ATTENTION].map(|u| (u.name, u.text));
+        let units = [FORMATS, ROWS, ATTENTION, LINKS].map(|u| (u.name, u.text));
         for (path, text) in units.iter().chain(HEADERS) {
             for line in text.lines().filter(|l| l.starts_with("#include")) {
                 let name = line.split('"').nth(1).unwrap_or_else(|| panic!("{path}: {line}"));

@@ -16,6 +16,17 @@ pub const SPAN_POSITIONS: usize = 1024;
 /// Rows whose spans are kept at once where a context is full; more rows take turns.
 pub const ATTENTION_ROWS: usize = 64;
 
+/// Words of a batch for its links: slot and sequence number of the rows that arrive and of those that leave, and a count.
+pub const LINK_WORDS: usize = 5;
+
+/// In front of the rows of a slot: sequence number and fault word.
+pub const SLOT_HEADER_BYTES: u64 = 128;
+
+/// Bytes of a slot that only GPUs reach, for so many values.
+pub fn slot_bytes(values: usize) -> u64 {
+    SLOT_HEADER_BYTES + kept(4 * values as u64)
+}
+
 /// Widths of an image's two arrays, in bytes a row: signed bytes, and f32 scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ImageBytes {
@@ -136,12 +147,12 @@ impl GpuSizes {
         places + self.block_bytes(rows_max, kv_pages)
     }
 
-    /// The block that the host sends with every batch: the fault word, then token, position, state and source of each
+    /// The block that the host sends with every batch: the fault word, the words of links, then token, position, state and source of each
     /// row, the page tables, the angles.
     pub fn block_bytes(&self, rows_max: usize, kv_pages: usize) -> u64 {
         let words = 4 * kept(4 * rows_max as u64);
         let angles: u64 = self.angles.iter().map(|&bytes| kept((bytes * rows_max) as u64)).sum();
-        kept(4) + words + kept(4 * kv_pages as u64) + angles
+        kept(4) + kept(4 * LINK_WORDS as u64) + words + kept(4 * kv_pages as u64) + angles
     }
 
     /// What the spans of a row leave at the end of a context, for as many rows as run together.

@@ -1,4 +1,4 @@
-//! What the host sends with every batch in one copy: the fault word, tokens, positions, states, the rows that want
+//! What the host sends with every batch in one copy: the fault word, turns of links, tokens, positions, states, the rows that want
 //! logits, the page tables, the angles.
 //!
 //! States are numbered by their first row in the batch, so tables hold only pages that the batch can read.
@@ -6,24 +6,37 @@
 //! computed as virtual cards compute them. Does not know: kernels, steps.
 
 use super::launch::Standing;
+use crate::device::CardSlot;
 use crate::device::batch::{BatchRow, PageTables};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::{Context, PinnedMemory, Span, Stream};
+use crate::device::cuda::links::side::LinkWords;
 use crate::device::cuda::weights::Weights;
 use crate::model::facts::{PAGE_POSITIONS, StateId};
+use crate::model::footprint::gpu::LINK_WORDS;
 use crate::model::footprint::kept;
 use crate::model::program::Program;
 
 /// The block of the batch that runs, on the card.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
-    pub(super) fault: Span,
+    /// The fault word, and the turn in which rows arrive.
+    pub(super) links: LinkWords,
+    /// The turn in which rows leave.
+    turn_out: Span,
     pub(super) tokens: Span,
     pub(super) standing: Standing,
     /// The rows that want logits, in order.
     pub(super) wanted: Span,
     /// One for each rope.
     pub(super) angles: Vec<Span>,
+}
+
+impl Places {
+    /// The words of the link by which rows leave.
+    pub(super) fn links_out(&self) -> LinkWords {
+        LinkWords { turn: self.turn_out, ..self.links }
+    }
 }
 
 /// Makes and sends blocks.
@@ -43,7 +56,7 @@ impl Block {
     pub(super) fn send(
         &mut self,
         stream: &Stream,
-        rows: &[BatchRow],
+        (rows, turns): (&[BatchRow], [Option<CardSlot>; 2]),
         pages: &PageTables,
         program: &Program,
         weights: &Weights,
@@ -54,6 +67,10 @@ impl Block {
         let on_card = self.on_card;
         let mut writer = Writer { room: self.pinned.bytes_mut()?, used: 0, on_card };
         let fault = writer.put_u32s(1, [0]);
+        let turns = turns.map(|turn| turn.map_or([0, 0], |turn| [turn.slot.0, turn.sequence]));
+        let words = writer.put_u32s(LINK_WORDS, turns.into_iter().flatten().chain([0]));
+        let word = |index: u64| words.from(4 * index);
+        let (links, turn_out) = (LinkWords { turn: word(0), fault, arrived: word(4) }, word(2));
         let tokens = writer.put_u32s(rows.len(), rows.iter().map(|r| r.token));
         let positions = writer.put_u32s(rows.len(), rows.iter().map(|r| r.position));
         let states_at = writer.put_u32s(rows.len(), locals);
@@ -79,7 +96,7 @@ impl Block {
         let used = writer.used;
         stream.upload(&mut self.pinned, used, on_card)?;
         let standing = Standing { positions, states: states_at, pages, pages_per_state };
-        Ok(Places { fault, tokens, standing, wanted, angles })
+        Ok(Places { links, turn_out, tokens, standing, wanted, angles })
     }
 }
 

@@ -8,6 +8,7 @@ mod block;
 mod buffers;
 mod kernels;
 mod launch;
+mod link;
 mod steps;
 
 use std::sync::Arc;
@@ -17,14 +18,18 @@ use self::block::{Block, Places};
 use self::buffers::Buffers;
 use self::kernels::StageKernels;
 use self::launch::{Fault, Pool, Rows};
+use self::link::Links;
 use super::CudaError;
-use super::driver::{Event, PinnedMemory, Stream};
+use super::driver::{Event, PinnedMemory, Span, Stream};
 use super::kernels::Kernels;
+use super::links::side::{self, LinkKernels};
 use super::memory::{Arena, Memory};
 use super::weights::Weights;
-use crate::device::batch::{Batch, BatchKind, PageTables};
+use crate::device::batch::{Batch, BatchKind, Interest, PageTables};
 use crate::device::lower::{Step, Steps};
-use crate::device::{CardError, LoadProgress, RunStamp, StageExec, StageSettings};
+use crate::device::{
+    BesideExec, CardError, CardSlot, LoadProgress, RowsIn, RunStamp, StageExec, StageSettings,
+};
 use crate::gguf;
 use crate::model::facts::{CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram};
 use crate::model::footprint::ItemKind;
@@ -33,6 +38,9 @@ use crate::model::program::{Program, StateKind};
 
 /// Layers of a chunk that are queued ahead: a chunk that nobody wants any more ends so much later.
 const LAYERS_AHEAD: usize = 2;
+
+/// Where a fault word holds its card; a plan has fewer than 64.
+const CARD_SHIFT: u32 = 24;
 
 /// The most of a grid's second and third dimensions.
 const GRID_MAX: usize = 65_535;
@@ -54,17 +62,17 @@ impl Met {
         (Met::Inner, "the inner row of an expert"),
     ];
 
-    /// Above 0.
-    fn fault_id(self, layer: usize) -> u32 {
+    /// Above 0, and below the words of links. It travels with the rows, so it names the card too.
+    fn fault_id(self, card: CardId, layer: usize) -> u32 {
         let index = Met::ALL.iter().position(|(met, _)| *met == self);
         let index = index.expect("invariant: all places are listed");
-        (1 + layer * Met::ALL.len() + index) as u32
+        card.0 << CARD_SHIFT | (1 + layer * Met::ALL.len() + index) as u32
     }
 
     /// What a fault word other than 0 says.
-    fn of_fault(id: u32) -> (&'static str, usize) {
-        let id = id as usize - 1;
-        (Met::ALL[id % Met::ALL.len()].1, id / Met::ALL.len())
+    fn of_fault(id: u32) -> (CardId, &'static str, usize) {
+        let place = (id & ((1 << CARD_SHIFT) - 1)) as usize - 1;
+        (CardId(id >> CARD_SHIFT), Met::ALL[place % Met::ALL.len()].1, place / Met::ALL.len())
     }
 }
 
@@ -82,11 +90,26 @@ pub struct CudaExec {
     buffers: Buffers,
     block: Block,
     input: PinnedMemory,
+    links: Links,
     /// Passed when a layer has run.
     layers_done: Vec<Event>,
+    /// Passed when the last batch has run.
+    done: Event,
+    running: Option<Running>,
     /// Where the residual rows of the running batch are.
     residual: Rows,
     stream: Stream,
+}
+
+/// A batch between its start and its end.
+struct Running {
+    started: Instant,
+    /// What leaves the stage, where it does not go to a slot.
+    made: Option<Rows>,
+    fault: Span,
+    /// Whether its rows are awaited on the card.
+    awaits: bool,
+    interest: Interest,
 }
 
 /// What the steps of one batch share.
@@ -113,6 +136,7 @@ impl CudaExec {
         let program = stage.program.clone();
         let sizes = GpuSizes::of(&program, settings.activations);
         check(card, &program, &sizes, settings)?;
+        let links = LinkKernels::new(kernels).map_err(failed)?;
         let kernels = StageKernels::new(kernels, stage, settings.activations, settings.kv).map_err(failed)?;
         let stream = Stream::new(memory.context).map_err(failed)?;
         let states: Vec<StateKind> =
@@ -138,6 +162,8 @@ impl CudaExec {
         let layers_done = (0..LAYERS_AHEAD).map(event).collect::<Result<_, _>>()?;
         let residual = buffers.rows[program.residual.0];
         let steps = Arc::new(steps);
+        let links = Links::new(links);
+        let done = Event::new(memory.context).map_err(failed)?;
         Ok(CudaExec {
             card,
             program,
@@ -150,51 +176,68 @@ impl CudaExec {
             buffers,
             block,
             input,
+            links,
             layers_done,
+            done,
+            running: None,
             residual,
             stream,
         })
     }
 
-    fn run_batch(
+    /// Queues a batch; `started` is anything.
+    fn start_batch(
         &mut self,
         batch: &Batch,
         pages: &PageTables,
-        input: &[f32],
-        output: &mut [f32],
-    ) -> Result<(), CardError> {
-        let card = self.card;
-        let failed = |e: CudaError| e.on(card);
+        input: RowsIn<'_>,
+        output: Option<CardSlot>,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<Running, CudaError> {
         let (n, width) = (batch.rows.len(), self.program.rows[self.program.residual.0].width);
         assert!(n <= self.buffers.rows_max, "a batch of {n} rows, at most {}", self.buffers.rows_max);
-        self.stream.bind().map_err(failed)?;
-        let sent = self.block.send(&self.stream, &batch.rows, pages, &self.program, &self.weights);
-        let places = sent.map_err(failed)?;
+        self.stream.bind()?;
+        let arriving = if let RowsIn::Card(turn) = input { Some(turn) } else { None };
+        let turns = [arriving, output];
+        let places =
+            self.block.send(&self.stream, (&batch.rows, turns), pages, &self.program, &self.weights)?;
         self.residual = self.buffers.rows[self.program.residual.0];
         let steps = self.steps.clone();
-        if steps.front.is_empty() {
-            assert_eq!(input.len(), n * width, "input rows");
-            let room = self.input.bytes_mut().map_err(failed)?;
-            for (to, value) in room.chunks_exact_mut(4).zip(input) {
-                to.copy_from_slice(&value.to_le_bytes());
+        match input {
+            RowsIn::Card(_) => self.await_rows(n * width, places.links)?,
+            RowsIn::Host(input) if steps.front.is_empty() => {
+                assert_eq!(input.len(), n * width, "input rows");
+                let room = self.input.bytes_mut()?;
+                for (to, value) in room.chunks_exact_mut(4).zip(input) {
+                    to.copy_from_slice(&value.to_le_bytes());
+                }
+                let bytes = 4 * input.len() as u64;
+                self.stream.upload(&mut self.input, bytes, self.residual.at)?;
             }
-            let bytes = 4 * input.len() as u64;
-            self.stream.upload(&mut self.input, bytes, self.residual.at).map_err(failed)?;
+            RowsIn::Host(_) => {}
         }
         let run = Run { n, batch, places };
-        let made = self.run_steps(&steps, &run).map_err(failed)?;
-        self.stream.download(made.at, output).map_err(failed)?;
-        let mut fault = [0u32];
-        self.stream.download(run.places.fault, &mut fault).map_err(failed)?;
-        if fault[0] == 0 || batch.interest.is_lost() {
-            return Ok(());
+        let made = self.run_steps(&steps, &run, is_cancelled)?;
+        if let Some(turn) = output {
+            self.post_rows(n * width, run.places.links_out(), turn)?;
         }
-        let (op, layer) = Met::of_fault(fault[0]);
-        Err(CardError::NotFinite { card, op, layer })
+        self.done.record(&self.stream)?;
+        Ok(Running {
+            started: Instant::now(),
+            made: output.is_none().then_some(made),
+            fault: run.places.links.fault,
+            awaits: arriving.is_some(),
+            interest: batch.interest.clone(),
+        })
     }
 
     /// Queues everything; gives the rows that leave the stage.
-    fn run_steps(&mut self, steps: &Steps, run: &Run<'_>) -> Result<Rows, CudaError> {
+    fn run_steps(
+        &mut self,
+        steps: &Steps,
+        run: &Run<'_>,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<Rows, CudaError> {
         let first = steps.layers.first().map_or(0, |l| l.layer);
         self.queue(&steps.front, run, first)?;
         let is_chunk = run.batch.kind() == BatchKind::Chunk;
@@ -204,7 +247,7 @@ impl CudaExec {
             }
             let done = &self.layers_done[at % LAYERS_AHEAD];
             if is_chunk && at >= LAYERS_AHEAD {
-                done.wait()?;
+                self.wait_watched(done, is_cancelled)?;
             }
             self.queue(&layer.steps, run, layer.layer)?;
             if is_chunk {
@@ -243,7 +286,7 @@ impl CudaExec {
     }
 
     fn fault(&self, run: &Run<'_>, met: Met, layer: usize) -> Fault {
-        Fault { word: run.places.fault, id: met.fault_id(layer) }
+        Fault { word: run.places.links.fault, id: met.fault_id(self.card, layer) }
     }
 }
 
@@ -255,9 +298,12 @@ impl StageExec for CudaExec {
         input: &[f32],
         output: &mut [f32],
     ) -> Result<RunStamp, CardError> {
-        let start = Instant::now();
-        self.run_batch(batch, pages, input, output)?;
-        Ok(RunStamp { busy_ns: start.elapsed().as_nanos() as u64 })
+        self.start(batch, pages, RowsIn::Host(input), None, &|| false)?;
+        self.finish(output, &|| false)
+    }
+
+    fn beside(&mut self) -> Option<&mut dyn BesideExec> {
+        Some(self)
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {
@@ -271,6 +317,47 @@ impl StageExec for CudaExec {
             .bind()
             .and_then(|()| launch::copy_page(&self.stream, kernel, pages, bytes, from.index(), to.index()));
         queued.map_err(|e| e.on(self.card))
+    }
+}
+
+impl BesideExec for CudaExec {
+    fn start(
+        &mut self,
+        batch: &Batch,
+        pages: &PageTables,
+        input: RowsIn<'_>,
+        output: Option<CardSlot>,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<(), CardError> {
+        let started = Instant::now();
+        let running = self.start_batch(batch, pages, input, output, is_cancelled);
+        self.running = Some(Running { started, ..running.map_err(|e| e.on(self.card))? });
+        Ok(())
+    }
+
+    fn finish(&mut self, output: &mut [f32], is_cancelled: &dyn Fn() -> bool) -> Result<RunStamp, CardError> {
+        let card = self.card;
+        let failed = |e: CudaError| e.on(card);
+        let running = self.running.take().expect("invariant: a batch is started before it is finished");
+        self.wait_watched(&self.done, is_cancelled).map_err(failed)?;
+        if let Some(made) = running.made {
+            self.stream.download(made.at, output).map_err(failed)?;
+        }
+        let mut fault = [0u32];
+        self.stream.download(running.fault, &mut fault).map_err(failed)?;
+        let busy_ns = running.started.elapsed().as_nanos() as u64;
+        let waited_ns = if running.awaits { self.waited_ns().min(busy_ns) } else { 0 };
+        let lost = |what: &str| Err(CardError::Rows { card, what: what.to_owned() });
+        match fault[0] {
+            side::LATE => lost("the rows of the card before did not come in time; end its requests"),
+            side::ENDED => lost("the card before is gone, or the engine ends; open the stages anew"),
+            fault if fault != 0 && !running.interest.is_lost() => {
+                // Of rows that were at fault when they came, this names the card, op and layer that made them so.
+                let (card, op, layer) = Met::of_fault(fault);
+                Err(CardError::NotFinite { card, op, layer })
+            }
+            _ => Ok(RunStamp { busy_ns: busy_ns - waited_ns, waited_ns }),
+        }
     }
 }
 
@@ -332,12 +419,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fault_words_name_place_and_layer() {
+    fn fault_words_name_card_place_and_layer() {
         for (met, text) in Met::ALL {
-            for layer in [0, 1, 93] {
-                let id = met.fault_id(layer);
-                assert_ne!(id, 0);
-                assert_eq!(Met::of_fault(id), (text, layer));
+            for (card, layer) in [(0, 0), (1, 1), (62, 93)].map(|(c, l)| (CardId(c), l)) {
+                let id = met.fault_id(card, layer);
+                assert!(id > 0 && id < side::LATE);
+                assert_eq!(Met::of_fault(id), (card, text, layer));
             }
         }
     }
