@@ -16,7 +16,7 @@ use tandem::device::cuda::links::side::LinkKernels;
 use tandem::device::cuda::listing;
 use tandem::device::cuda::memory::{Arena, Memory};
 use tandem::device::ledger::Ledger;
-use tandem::device::{CardRing, CardSlot, RowsIn, RowsOut};
+use tandem::device::{CardSlot, RowsIn, RowsOut};
 use tandem::model::facts::{CardId, LinkKind};
 use tandem::model::footprint::ItemKind;
 use tandem::transport::ring::CloseCause;
@@ -201,7 +201,7 @@ impl LinkSender for Sender {
     fn post(&mut self, tag: BatchId, values: usize) -> Result<(), LinkError> {
         let Some(turn) = self.turn else { return self.link.post(tag, values) };
         let rows = self.end.own.get(..values).unwrap_or_default().to_vec();
-        let is_late = tag.0 % 2 == 0;
+        let is_late = tag.0.is_multiple_of(2);
         if !is_late && values > 0 {
             self.end.post(&self.ring, turn, &rows);
         }
