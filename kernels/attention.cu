@@ -369,6 +369,8 @@ ATTEND_SPAN(attend_span_q8_0, StoredQ8)
 extern "C" __global__ void __launch_bounds__(MERGE_BLOCK)
 attend_merge(const f32* work, i32 spans_max, const u32* positions, f32* out, i32 out_stride, i32 q_heads,
              i32 value_width, i32 n) {
+    let_next_start();
+    wait_for_previous();
     const i32 head = (i32) blockIdx.x;
     const i64 row = (i64) blockIdx.y;
     if (row >= n) return;
@@ -391,6 +393,8 @@ attend_merge(const f32* work, i32 spans_max, const u32* positions, f32* out, i32
 
 // Copies one page. page_bytes is a multiple of 8: a head has 64 rows.
 extern "C" __global__ void __launch_bounds__(COPY_BLOCK) copy_page(u8* pool, i64 page_bytes, i32 from, i32 to) {
+    let_next_start();
+    wait_for_previous();
     const u64* source = (const u64*)(pool + from * page_bytes);
     u64* target = (u64*)(pool + to * page_bytes);
     for (i64 i = (i64) blockIdx.x * COPY_BLOCK + threadIdx.x; i < page_bytes / 8; i += (i64) gridDim.x * COPY_BLOCK) {

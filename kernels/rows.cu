@@ -130,6 +130,8 @@ rope(f32* x, i32 x_stride, i32 piece_stride, const f32* cos_sin, i32 pairs, i32 
 // x = x + y.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 add(f32* x, i32 x_stride, const f32* y, i32 y_stride, i32 width, i32 n) {
+    let_next_start();
+    wait_for_previous();
     const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
     const i64 row = (i64) blockIdx.y;
     if (row >= n || i >= width) return;
@@ -139,6 +141,8 @@ add(f32* x, i32 x_stride, const f32* y, i32 y_stride, i32 width, i32 n) {
 // gate = silu(gate) * up.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 swiglu(f32* gate, i32 gate_stride, const f32* up, i32 up_stride, i32 width, i32 n) {
+    let_next_start();
+    wait_for_previous();
     const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
     const i64 row = (i64) blockIdx.y;
     if (row >= n || i >= width) return;
@@ -148,6 +152,8 @@ swiglu(f32* gate, i32 gate_stride, const f32* up, i32 up_stride, i32 width, i32 
 // Row i of y = row which[i] of x.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 gather(const f32* x, i32 x_stride, f32* y, i32 y_stride, const u32* which, i32 width, i32 n) {
+    let_next_start();
+    wait_for_previous();
     const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
     const i64 row = (i64) blockIdx.y;
     if (row >= n || i >= width) return;

@@ -260,8 +260,8 @@ fn rows_at_fault_name_the_card_and_layer_that_made_them_on_every_card_behind() {
             let out = Some(turn(sequence));
             stages[0].1.start(&batch, &tables, RowsIn::Host(&input), out, &never).unwrap();
             stages[1].1.start(&batch, &tables, RowsIn::Card(turn(sequence)), None, &never).unwrap();
-            let first = stages[0].1.finish(&mut [], &never);
-            let second = stages[1].1.finish(&mut output, &never);
+            let first = stages[0].1.finish(&batch, &mut [], &never);
+            let second = stages[1].1.finish(&batch, &mut output, &never);
             if value.is_nan() {
                 for ended in [first, second] {
                     let Err(CardError::NotFinite { card, layer, .. }) = ended else { panic!("{ended:?}") };

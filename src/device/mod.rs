@@ -44,10 +44,12 @@ pub trait LoadProgress: Sync {
 /// What happened while a batch ran, in nanoseconds of the stage's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunStamp {
-    /// Time that the card computed.
+    /// Time that the run took.
     pub busy_ns: u64,
     /// Time that the card waited for the rows of another one.
     pub waited_ns: u64,
+    /// Time between the card's own stamps before and behind its work, where it has such and they rise.
+    pub device_ns: Option<u64>,
 }
 
 /// A device of the plan.
@@ -106,7 +108,12 @@ pub trait BesideExec {
     ) -> Result<(), CardError>;
 
     /// Waits for the end of what was started; `output` receives what does not go to a slot.
-    fn finish(&mut self, output: &mut [f32], is_cancelled: &dyn Fn() -> bool) -> Result<RunStamp, CardError>;
+    fn finish(
+        &mut self,
+        batch: &Batch,
+        output: &mut [f32],
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<RunStamp, CardError>;
 }
 
 /// A turn of a slot that only cards reach.

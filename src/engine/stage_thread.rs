@@ -223,7 +223,7 @@ impl StageShell {
                 };
                 let ran = place.map(|place| {
                     let output = place.host();
-                    blanked(started.and_then(|()| exec.finish(output, &is_cancelled)), output)
+                    blanked(started.and_then(|()| exec.finish(batch, output, &is_cancelled)), output)
                 });
                 match posted.and(ran) {
                     Ok(ran) => ran,

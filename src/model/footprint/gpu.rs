@@ -16,9 +16,6 @@ pub const SPAN_POSITIONS: usize = 1024;
 /// Rows whose spans are kept at once where a context is full; more rows take turns.
 pub const ATTENTION_ROWS: usize = 64;
 
-/// Words of a batch for its links: slot and sequence number of the rows that arrive and of those that leave, and a count.
-pub const LINK_WORDS: usize = 5;
-
 /// In front of the rows of a slot: sequence number and fault word.
 pub const SLOT_HEADER_BYTES: u64 = 128;
 
@@ -152,7 +149,7 @@ impl GpuSizes {
     pub fn block_bytes(&self, rows_max: usize, kv_pages: usize) -> u64 {
         let words = 4 * kept(4 * rows_max as u64);
         let angles: u64 = self.angles.iter().map(|&bytes| kept((bytes * rows_max) as u64)).sum();
-        kept(4) + kept(4 * LINK_WORDS as u64) + words + kept(4 * kv_pages as u64) + angles
+        kept(4) + words + kept(4 * kv_pages as u64) + angles
     }
 
     /// What the spans of a row leave at the end of a context, for as many rows as run together.

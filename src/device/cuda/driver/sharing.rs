@@ -6,7 +6,6 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
-use std::time::Duration;
 
 use cudarc::driver::sys;
 
@@ -135,15 +134,6 @@ impl Stream {
 }
 
 impl Event {
-    /// An event that keeps the time at which it passed.
-    pub fn timed(context: &Context) -> Result<Event, CudaError> {
-        context.bind()?;
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: the context is bound; the target outlives the call.
-        checked("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, 0) })?;
-        Ok(Event { context: context.clone(), raw })
-    }
-
     /// Whether it has passed.
     pub fn has_passed(&self) -> Result<bool, CudaError> {
         // SAFETY: the event lives.
@@ -151,14 +141,5 @@ impl Event {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             status => checked("cuEventQuery", status).map(|()| true),
         }
-    }
-
-    /// From the passing of `from` to that of this event; both keep times and have passed.
-    pub fn since(&self, from: &Event) -> Result<Duration, CudaError> {
-        let mut ms = 0.0f32;
-        // SAFETY: both events live; the target outlives the call.
-        let status = unsafe { sys::cuEventElapsedTime(&mut ms, from.raw, self.raw) };
-        checked("cuEventElapsedTime", status)?;
-        Ok(Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
     }
 }

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::CudaExec;
+use super::graphs::Graphs;
+use super::{CudaExec, Run};
+use crate::device::batch::BatchKind;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Event;
 use crate::device::cuda::links::pattern::{Side, WORDS_BYTES};
@@ -29,6 +31,21 @@ impl Links {
     pub(super) fn new(kernels: LinkKernels) -> Links {
         Links { kernels, arriving: None, leaving: None }
     }
+
+    /// Whether rows arrive through slots.
+    pub(super) fn arrive(&self) -> bool {
+        self.arriving.is_some()
+    }
+
+    /// A batch's rows take the ways that the stage was linked by; its graphs know no others.
+    pub(super) fn check(&self, arriving: Option<CardSlot>, leaving: Option<CardSlot>) {
+        let linked = (self.arriving.is_some(), self.leaving.is_some());
+        assert_eq!(
+            linked,
+            (arriving.is_some(), leaving.is_some()),
+            "slots where rows arrive, and where they leave"
+        );
+    }
 }
 
 impl CudaExec {
@@ -42,11 +59,13 @@ impl CudaExec {
     /// Rows arrive through this ring, each batch's within `limit` of being asked for.
     pub fn arrive_by(&mut self, ring: Arc<SlotRing>, limit: Duration) {
         self.links.arriving = Some((ring, limit));
+        self.graphs = Graphs::new();
     }
 
     /// Rows leave through this ring.
     pub fn leave_by(&mut self, ring: Arc<SlotRing>) {
         self.links.leaving = Some(ring);
+        self.graphs = Graphs::new();
     }
 
     /// Queues waiting for the rows of a turn that is in the block.
@@ -55,10 +74,14 @@ impl CudaExec {
         self.links.kernels.wait(&self.stream, ring, self.residual.at, values, (words, *limit))
     }
 
-    /// Queues handing on the rows of the residual in a turn that is in the block.
-    pub(super) fn post_rows(&self, values: usize, words: LinkWords, turn: CardSlot) -> Result<(), CudaError> {
+    /// Queues handing on the rows of the residual in a turn that is in the block, and known where nothing is recorded.
+    pub(super) fn post_rows(&self, run: &Run<'_>, turn: CardSlot, values: usize) -> Result<(), CudaError> {
         let ring = self.links.leaving.as_ref().expect("invariant: slots come with their ring");
-        self.links.kernels.post_known(&self.stream, ring, self.residual.at, values, (words, turn))
+        let (kernels, rows, words) = (&self.links.kernels, self.residual.at, run.places.link_out());
+        match run.batch.kind() {
+            BatchKind::Window => kernels.post(&self.stream, ring, rows, values, words),
+            BatchKind::Chunk => kernels.post_known(&self.stream, ring, rows, values, (words, turn)),
+        }
     }
 
     /// Waits for `event`, behind which rows may be awaited; a raised flag ends that wait.

@@ -1,11 +1,14 @@
-//! A stage on a CUDA card, ready to run: the shared steps, one launch an op, on one stream.
+//! A stage on a CUDA card, ready to run: the shared steps on one stream, a window's as one graph.
 //!
-//! Invariants: a run allocates nothing on the card; it ends when the card has ended, with the fault word read; the bits
-//! of a row depend on that row and its state alone (`docs/numerics.md`, L1, L2).
-//! Does not know: sequences, links, the split.
+//! Invariants: a run allocates nothing on the card but the graphs of new shapes; it ends when the card has ended, with
+//! the fault word read; a graph holds what the same code queues without one; the bits of a row depend on that row and
+//! its state alone (`docs/numerics.md`, L1, L2).
+//! Does not know: sequences, whose turn a slot of a link is, the split.
 
+mod angles;
 mod block;
 mod buffers;
+mod graphs;
 mod kernels;
 mod launch;
 mod link;
@@ -14,30 +17,36 @@ mod steps;
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::block::{Block, Places};
+use self::angles::Angles;
+use self::block::{Block, HandOff, Places, States};
 use self::buffers::Buffers;
+use self::graphs::{Graphs, Shape};
 use self::kernels::StageKernels;
 use self::launch::{Fault, Pool, Rows};
 use self::link::Links;
 use super::CudaError;
-use super::driver::{Event, PinnedMemory, Span, Stream};
+use super::driver::graph::Graph;
+use super::driver::{Event, PinnedMemory, Stream};
 use super::kernels::Kernels;
 use super::links::side::{self, LinkKernels};
 use super::memory::{Arena, Memory};
 use super::weights::Weights;
-use crate::device::batch::{Batch, BatchKind, Interest, PageTables};
+use crate::device::batch::{Batch, BatchKind, PageTables};
 use crate::device::lower::{Step, Steps};
 use crate::device::{
     BesideExec, CardError, CardSlot, LoadProgress, RowsIn, RunStamp, StageExec, StageSettings,
 };
 use crate::gguf;
-use crate::model::facts::{CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram};
+use crate::model::facts::{CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram, WINDOW_ROWS_MAX};
 use crate::model::footprint::ItemKind;
 use crate::model::footprint::gpu::GpuSizes;
 use crate::model::program::{Program, StateKind};
 
 /// Layers of a chunk that are queued ahead: a chunk that nobody wants any more ends so much later.
 const LAYERS_AHEAD: usize = 2;
+
+/// Where the values lie in the memory that results arrive in; the fault word lies at its start.
+const VALUES_AT: usize = 64;
 
 /// Where a fault word holds its card; a plan has fewer than 64.
 const CARD_SHIFT: u32 = 24;
@@ -76,11 +85,23 @@ impl Met {
     }
 }
 
-/// A lowered stage. Fields are freed in order: kernels and memory before the stream.
+/// How a window's launches come to the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Queueing {
+    /// As one graph.
+    #[default]
+    Graphs,
+    /// One by one, as a chunk's: for tests, and for tools that look into a launch.
+    Launches,
+}
+
+/// A lowered stage. Fields are freed in order: graphs, kernels and memory before the stream.
 pub struct CudaExec {
     card: CardId,
     program: Arc<Program>,
     steps: Arc<Steps>,
+    queueing: Queueing,
+    graphs: Graphs<Graph>,
     kernels: StageKernels,
     weights: Weights,
     /// One for each state of the stage.
@@ -89,27 +110,28 @@ pub struct CudaExec {
     page_bytes: usize,
     buffers: Buffers,
     block: Block,
-    input: PinnedMemory,
+    angles: Angles,
+    context_pages: usize,
     links: Links,
+    input: PinnedMemory,
+    /// The fault word, and behind it the rows or logits of a batch as far as they have room.
+    results: PinnedMemory,
+    /// Before the first and behind the last launch of a batch.
+    begun: Event,
+    ended: Event,
     /// Passed when a layer has run.
     layers_done: Vec<Event>,
-    /// Passed when the last batch has run.
-    done: Event,
-    running: Option<Running>,
     /// Where the residual rows of the running batch are.
     residual: Rows,
+    started: Option<Started>,
     stream: Stream,
 }
 
-/// A batch between its start and its end.
-struct Running {
-    started: Instant,
-    /// What leaves the stage, where it does not go to a slot.
-    made: Option<Rows>,
-    fault: Span,
-    /// Whether its rows are awaited on the card.
-    awaits: bool,
-    interest: Interest,
+/// A batch that was queued and is to be finished.
+struct Started {
+    at: Instant,
+    /// What leaves the stage, dense.
+    made: Rows,
 }
 
 /// What the steps of one batch share.
@@ -118,6 +140,9 @@ struct Run<'a> {
     n: usize,
     batch: &'a Batch,
     places: Places,
+    /// The turn in which rows leave.
+    leaving: Option<CardSlot>,
+    is_cancelled: &'a dyn Fn() -> bool,
 }
 
 impl CudaExec {
@@ -158,16 +183,24 @@ impl CudaExec {
         let block = Block::new(memory.context, buffers.block).map_err(failed)?;
         let input_bytes = (sizes.residual * settings.batch_rows_max) as u64;
         let input = PinnedMemory::new(memory.context, input_bytes).map_err(failed)?;
+        // Logits of more rows than a window's are fetched without it.
+        let made_bytes = match buffers.head {
+            Some(_) => (sizes.vocab * settings.logits_rows_max.min(WINDOW_ROWS_MAX)) as u64,
+            None => input_bytes,
+        };
+        let results = PinnedMemory::new(memory.context, VALUES_AT as u64 + made_bytes).map_err(failed)?;
+        let [begun, ended] = [Event::timed(memory.context), Event::timed(memory.context)];
+        let angles = Angles::new(program.clone(), |id| weights.divisors(id).to_vec());
         let event = |_| Event::new(memory.context).map_err(failed);
         let layers_done = (0..LAYERS_AHEAD).map(event).collect::<Result<_, _>>()?;
         let residual = buffers.rows[program.residual.0];
         let steps = Arc::new(steps);
-        let links = Links::new(links);
-        let done = Event::new(memory.context).map_err(failed)?;
         Ok(CudaExec {
             card,
             program,
             steps,
+            queueing: Queueing::default(),
+            graphs: Graphs::new(),
             kernels,
             weights,
             pools,
@@ -175,79 +208,150 @@ impl CudaExec {
             page_bytes,
             buffers,
             block,
+            angles,
+            context_pages: settings.context.div_ceil(PAGE_POSITIONS),
+            links: Links::new(links),
             input,
-            links,
+            results,
+            begun: begun.map_err(failed)?,
+            ended: ended.map_err(failed)?,
             layers_done,
-            done,
-            running: None,
             residual,
+            started: None,
             stream,
         })
     }
 
-    /// Queues a batch; `started` is anything.
+    /// How windows are queued from now on.
+    pub(super) fn queue_by(&mut self, queueing: Queueing) {
+        self.queueing = queueing;
+    }
+
+    /// Queues a batch. A window is queued without waiting for the card.
     fn start_batch(
         &mut self,
         batch: &Batch,
         pages: &PageTables,
-        input: RowsIn<'_>,
-        output: Option<CardSlot>,
+        (input, leaving): (RowsIn<'_>, Option<CardSlot>),
         is_cancelled: &dyn Fn() -> bool,
-    ) -> Result<Running, CudaError> {
+    ) -> Result<Started, CudaError> {
+        let at = Instant::now();
         let (n, width) = (batch.rows.len(), self.program.rows[self.program.residual.0].width);
         assert!(n <= self.buffers.rows_max, "a batch of {n} rows, at most {}", self.buffers.rows_max);
         self.stream.bind()?;
+        let states = States::of(&batch.rows);
+        let shape = Shape::of(batch, &states, self.buffers.head.is_some(), self.context_pages);
         let arriving = if let RowsIn::Card(turn) = input { Some(turn) } else { None };
-        let turns = [arriving, output];
-        let places =
-            self.block.send(&self.stream, (&batch.rows, turns), pages, &self.program, &self.weights)?;
-        self.residual = self.buffers.rows[self.program.residual.0];
-        let steps = self.steps.clone();
-        match input {
-            RowsIn::Card(_) => self.await_rows(n * width, places.links)?,
-            RowsIn::Host(input) if steps.front.is_empty() => {
-                assert_eq!(input.len(), n * width, "input rows");
-                let room = self.input.bytes_mut()?;
-                for (to, value) in room.chunks_exact_mut(4).zip(input) {
-                    to.copy_from_slice(&value.to_le_bytes());
-                }
-                let bytes = 4 * input.len() as u64;
-                self.stream.upload(&mut self.input, bytes, self.residual.at)?;
-            }
-            RowsIn::Host(_) => {}
+        self.links.check(arriving, leaving);
+        let hand_off = HandOff::of(arriving, leaving);
+        let places = self.block.fill(batch, (&shape, &states), pages, hand_off, &mut self.angles)?;
+        if let (RowsIn::Host(input), true) = (input, self.takes_rows()) {
+            assert_eq!(input.len(), n * width, "input rows");
+            self.input.values_mut(0, input.len())?.copy_from_slice(input);
         }
-        let run = Run { n, batch, places };
-        let made = self.run_steps(&steps, &run, is_cancelled)?;
-        if let Some(turn) = output {
-            self.post_rows(n * width, run.places.links_out(), turn)?;
+        self.begun.record(&self.stream)?;
+        let run = Run { n, batch, places, leaving, is_cancelled };
+        if batch.kind() == BatchKind::Window && self.queueing == Queueing::Graphs {
+            let mut graph = match self.graphs.take(&shape) {
+                Some(graph) => graph,
+                None => self.stream.clone().record(|| self.queue_batch(&run))?,
+            };
+            let launched = graph.launch(&mut [&mut self.block.pinned, &mut self.input, &mut self.results]);
+            self.graphs.keep(shape, graph);
+            launched?;
+        } else {
+            self.queue_batch(&run)?;
         }
-        self.done.record(&self.stream)?;
-        Ok(Running {
-            started: Instant::now(),
-            made: output.is_none().then_some(made),
-            fault: run.places.links.fault,
-            awaits: arriving.is_some(),
-            interest: batch.interest.clone(),
-        })
+        self.ended.record(&self.stream)?;
+        Ok(Started { at, made: self.leaving() })
     }
 
-    /// Queues everything; gives the rows that leave the stage.
-    fn run_steps(
+    /// Waits until the card has run a batch, and takes what it made: the card's nanoseconds.
+    fn finish_batch(
         &mut self,
-        steps: &Steps,
-        run: &Run<'_>,
+        made: Rows,
+        batch: &Batch,
+        output: &mut [f32],
         is_cancelled: &dyn Fn() -> bool,
-    ) -> Result<Rows, CudaError> {
+    ) -> Result<Option<u64>, CardError> {
+        let card = self.card;
+        let failed = |e: CudaError| e.on(card);
+        // What the next batch asks for, most likely, while this one runs.
+        let rows = batch.rows.len() as u32;
+        batch.rows.iter().for_each(|row| self.angles.prepare(row.position + rows));
+        self.wait_watched(&self.ended, is_cancelled).map_err(failed)?;
+        let device_ns = self.ended.ns_since(&self.begun);
+        let fault = self.results.values_mut::<u32>(0, 1).map_err(failed)?[0];
+        let lost = |what: &str| Err(CardError::Rows { card, what: what.to_owned() });
+        match fault {
+            side::LATE => return lost("the rows of the card before did not come in time; end its requests"),
+            side::ENDED => return lost("the card before is gone, or the engine ends; open the stages anew"),
+            fault if fault != 0 && !batch.interest.is_lost() => {
+                // Of rows that were at fault when they came, this names the card, op and layer that made them so.
+                let (card, op, layer) = Met::of_fault(fault);
+                return Err(CardError::NotFinite { card, op, layer });
+            }
+            _ => {}
+        }
+        if output.is_empty() {
+            return Ok(device_ns);
+        }
+        if self.has_room(output.len()) {
+            let values = self.results.values_mut(VALUES_AT, output.len()).map_err(failed)?;
+            output.copy_from_slice(values);
+        } else {
+            self.stream.download(made.at, output).map_err(failed)?;
+        }
+        Ok(device_ns)
+    }
+
+    /// Whether rows of the stage before arrive here.
+    fn takes_rows(&self) -> bool {
+        self.steps.front.is_empty()
+    }
+
+    /// Whether results of so many values are fetched with the batch.
+    fn has_room(&self, values: usize) -> bool {
+        (VALUES_AT + 4 * values) as u64 <= self.results.bytes()
+    }
+
+    /// Queues all that the card does for a batch: what arrives, the steps, what is fetched.
+    fn queue_batch(&mut self, run: &Run<'_>) -> Result<(), CudaError> {
+        self.residual = self.buffers.rows[self.program.residual.0];
+        self.block.send(&self.stream)?;
+        let width = self.program.rows[self.program.residual.0].width;
+        if self.links.arrive() {
+            self.await_rows(run.n * width, run.places.link_in())?;
+        } else if self.takes_rows() {
+            self.stream.upload(&mut self.input, (4 * run.n * width) as u64, self.residual.at)?;
+        }
+        let steps = self.steps.clone();
+        let made = self.run_steps(&steps, run)?;
+        if let Some(turn) = run.leaving {
+            self.post_rows(run, turn, run.n * width)?;
+            return self.stream.fetch(run.places.fault, &mut self.results, 0);
+        }
+        let values = match self.buffers.head {
+            Some(_) => run.batch.logits_rows() * self.program.facts.vocab,
+            None => run.n * width,
+        };
+        if self.has_room(values) {
+            self.stream.fetch(made.at.part(0, 4 * values as u64), &mut self.results, VALUES_AT as u64)?;
+        }
+        self.stream.fetch(run.places.fault, &mut self.results, 0)
+    }
+
+    /// Queues the steps; gives the rows that leave the stage.
+    fn run_steps(&mut self, steps: &Steps, run: &Run<'_>) -> Result<Rows, CudaError> {
         let first = steps.layers.first().map_or(0, |l| l.layer);
         self.queue(&steps.front, run, first)?;
         let is_chunk = run.batch.kind() == BatchKind::Chunk;
         for (at, layer) in steps.layers.iter().enumerate() {
-            if run.batch.interest.is_lost() {
+            if is_chunk && run.batch.interest.is_lost() {
                 return Ok(self.leaving());
             }
-            let done = &self.layers_done[at % LAYERS_AHEAD];
             if is_chunk && at >= LAYERS_AHEAD {
-                self.wait_watched(done, is_cancelled)?;
+                self.wait_watched(&self.layers_done[at % LAYERS_AHEAD], run.is_cancelled)?;
             }
             self.queue(&layer.steps, run, layer.layer)?;
             if is_chunk {
@@ -258,7 +362,7 @@ impl CudaExec {
             let wanted = run.batch.logits_rows();
             if wanted > 0 {
                 self.gather_wanted(run, head.wanted, wanted)?;
-                let tail = Run { n: wanted, batch: run.batch, places: run.places.clone() };
+                let tail = Run { n: wanted, places: run.places.clone(), ..*run };
                 let last = steps.layers.last().map_or(0, |l| l.layer);
                 self.queue(&steps.tail, &tail, last)?;
             }
@@ -286,7 +390,7 @@ impl CudaExec {
     }
 
     fn fault(&self, run: &Run<'_>, met: Met, layer: usize) -> Fault {
-        Fault { word: run.places.links.fault, id: met.fault_id(self.card, layer) }
+        Fault { word: run.places.fault, id: met.fault_id(self.card, layer) }
     }
 }
 
@@ -299,7 +403,7 @@ impl StageExec for CudaExec {
         output: &mut [f32],
     ) -> Result<RunStamp, CardError> {
         self.start(batch, pages, RowsIn::Host(input), None, &|| false)?;
-        self.finish(output, &|| false)
+        self.finish(batch, output, &|| false)
     }
 
     fn beside(&mut self) -> Option<&mut dyn BesideExec> {
@@ -329,35 +433,22 @@ impl BesideExec for CudaExec {
         output: Option<CardSlot>,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<(), CardError> {
-        let started = Instant::now();
-        let running = self.start_batch(batch, pages, input, output, is_cancelled);
-        self.running = Some(Running { started, ..running.map_err(|e| e.on(self.card))? });
+        let started = self.start_batch(batch, pages, (input, output), is_cancelled);
+        self.started = Some(started.map_err(|e| e.on(self.card))?);
         Ok(())
     }
 
-    fn finish(&mut self, output: &mut [f32], is_cancelled: &dyn Fn() -> bool) -> Result<RunStamp, CardError> {
-        let card = self.card;
-        let failed = |e: CudaError| e.on(card);
-        let running = self.running.take().expect("invariant: a batch is started before it is finished");
-        self.wait_watched(&self.done, is_cancelled).map_err(failed)?;
-        if let Some(made) = running.made {
-            self.stream.download(made.at, output).map_err(failed)?;
-        }
-        let mut fault = [0u32];
-        self.stream.download(running.fault, &mut fault).map_err(failed)?;
-        let busy_ns = running.started.elapsed().as_nanos() as u64;
-        let waited_ns = if running.awaits { self.waited_ns().min(busy_ns) } else { 0 };
-        let lost = |what: &str| Err(CardError::Rows { card, what: what.to_owned() });
-        match fault[0] {
-            side::LATE => lost("the rows of the card before did not come in time; end its requests"),
-            side::ENDED => lost("the card before is gone, or the engine ends; open the stages anew"),
-            fault if fault != 0 && !running.interest.is_lost() => {
-                // Of rows that were at fault when they came, this names the card, op and layer that made them so.
-                let (card, op, layer) = Met::of_fault(fault);
-                Err(CardError::NotFinite { card, op, layer })
-            }
-            _ => Ok(RunStamp { busy_ns: busy_ns - waited_ns, waited_ns }),
-        }
+    fn finish(
+        &mut self,
+        batch: &Batch,
+        output: &mut [f32],
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<RunStamp, CardError> {
+        let Started { at, made } =
+            self.started.take().expect("invariant: a batch is started before it is finished");
+        let device_ns = self.finish_batch(made, batch, output, is_cancelled)?;
+        let (busy_ns, waited_ns) = (at.elapsed().as_nanos() as u64, self.waited_ns());
+        Ok(RunStamp { busy_ns, device_ns, waited_ns: waited_ns.min(busy_ns) })
     }
 }
 

@@ -8,7 +8,6 @@ use super::{CudaExec, Met, Run};
 use crate::device::cuda::CudaError;
 use crate::device::lower::{Mixture, RowOp, Step, Target};
 use crate::gguf::formats::ImageKind;
-use crate::model::footprint::gpu::SPAN_POSITIONS;
 use crate::model::program::{Product, RopePairing, View, WeightId};
 
 type Queued = Result<(), CudaError>;
@@ -129,9 +128,7 @@ impl CudaExec {
         let (s, pool) = (&self.stream, &self.pools[state]);
         let (queries, outputs) = (self.dense(q), self.dense(out));
         let span_bytes = 4 * q.count * (pool.value_width + 2);
-        let spans_of = |position: u32| position as usize / SPAN_POSITIONS + 1;
-        let positions = run.batch.rows.iter().map(|r| r.position).max().unwrap_or(0);
-        let spans = spans_of(positions);
+        let spans = run.places.spans;
         let rows_max = (self.buffers.work.bytes() as usize / (span_bytes * spans)).max(1);
         for first in (0..run.n).step_by(rows_max) {
             let n = rows_max.min(run.n - first);
