@@ -11,33 +11,8 @@
 // twin     device/cpu/plain/product.rs, equal bit for bit (oracle/dots.json)
 #include "device/types.h"
 #include "device/vendor.h"
-#include "formats/iq1_m.cuh"
-#include "formats/iq1_s.cuh"
-#include "formats/iq2_s.cuh"
-#include "formats/iq2_xs.cuh"
-#include "formats/iq2_xxs.cuh"
-#include "formats/iq3_s.cuh"
-#include "formats/iq3_xxs.cuh"
-#include "formats/iq4_nl.cuh"
-#include "formats/iq4_xs.cuh"
-#include "formats/mxfp4.cuh"
-#include "formats/nvfp4.cuh"
+#include "formats/chosen.cuh"
 #include "formats/part.cuh"
-#include "formats/plain.cuh"
-#include "formats/q1_0.cuh"
-#include "formats/q2_0.cuh"
-#include "formats/q2_k.cuh"
-#include "formats/q3_k.cuh"
-#include "formats/q4_0.cuh"
-#include "formats/q4_1.cuh"
-#include "formats/q4_k.cuh"
-#include "formats/q5_0.cuh"
-#include "formats/q5_1.cuh"
-#include "formats/q5_k.cuh"
-#include "formats/q6_k.cuh"
-#include "formats/q8_0.cuh"
-#include "formats/tq1_0.cuh"
-#include "formats/tq2_0.cuh"
 
 constexpr i32 EMBED_THREADS = 256;                   // of a block that decodes a row of a table
 constexpr i32 EMBED_AHEAD = 8;                       // values of a plain row that a thread loads at once
@@ -467,31 +442,5 @@ DEVICE void expert_product_float(const u8* w, i64 expert_bytes, const u32* ids, 
     }                                                                                                                    \
     FLOAT_KERNELS(T, PlainRow<F>)
 
-PLAIN_KERNELS(f32, F32)
-PLAIN_KERNELS(f16, F16)
-PLAIN_KERNELS(bf16, BF16)
-BLOCK_KERNELS(q4_0, Q4_0)
-BLOCK_KERNELS(q4_1, Q4_1)
-BLOCK_KERNELS(q5_0, Q5_0)
-BLOCK_KERNELS(q5_1, Q5_1)
-BLOCK_KERNELS(q8_0, Q8_0)
-BLOCK_KERNELS(q2_k, Q2_K)
-BLOCK_KERNELS(q3_k, Q3_K)
-BLOCK_KERNELS(q4_k, Q4_K)
-BLOCK_KERNELS(q5_k, Q5_K)
-BLOCK_KERNELS(q6_k, Q6_K)
-BLOCK_KERNELS(iq2_xxs, IQ2_XXS)
-BLOCK_KERNELS(iq2_xs, IQ2_XS)
-BLOCK_KERNELS(iq2_s, IQ2_S)
-BLOCK_KERNELS(iq3_xxs, IQ3_XXS)
-BLOCK_KERNELS(iq3_s, IQ3_S)
-BLOCK_KERNELS(iq1_s, IQ1_S)
-BLOCK_KERNELS(iq1_m, IQ1_M)
-BLOCK_KERNELS(iq4_nl, IQ4_NL)
-BLOCK_KERNELS(iq4_xs, IQ4_XS)
-BLOCK_KERNELS(tq1_0, TQ1_0)
-BLOCK_KERNELS(tq2_0, TQ2_0)
-BLOCK_KERNELS(mxfp4, MXFP4)
-BLOCK_KERNELS(nvfp4, NVFP4)
-BLOCK_KERNELS(q1_0, Q1_0)
-BLOCK_KERNELS(q2_0, Q2_0)
+PLAIN_FORMATS(PLAIN_KERNELS)
+BLOCK_FORMATS(BLOCK_KERNELS)

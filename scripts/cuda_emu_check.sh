@@ -54,15 +54,37 @@ for model in "${models[@]}"; do
 done
 
 # Text as well, and two cards of different kinds.
-for cards in 0 1,0 0,cpu:1; do
-    emulated generate --gpus "$cards" --json -n 12 >"$folder/cuda.json"
-    "$tandem" generate --gpus cpu:1 --json -n 12 >"$folder/cpu.json"
+"$tandem" generate --gpus cpu:1 --json -n 12 >"$folder/cpu.json"
+same_text() { # what `generate --json` gave on CUDA cards
     python3 - "$folder/cpu.json" "$folder/cuda.json" <<'END'
 import json, sys
 one, other = (json.load(open(path))["tokens"] for path in sys.argv[1:])
 assert one == other, (one, other)
 END
+}
+for cards in 0 1,0 0,cpu:1; do
+    emulated generate --gpus "$cards" --json -n 12 >"$folder/cuda.json"
+    same_text
 done
+
+# A driver older than the compiler, a compiler older than the card: text in place of machine code, with the same bits,
+# compiled and kept. Where that is refused too, one line says so.
+aged() { # VARIABLE=VALUE
+    env "$1" HOME="$folder/aged" LD_LIBRARY_PATH="$emu" "$tandem" generate --gpus 0 --json -n 12 2>"$folder/error"
+}
+for age in TANDEM_EMU_REFUSE=cubin TANDEM_EMU_ARCHITECTURES=75,80; do
+    for _ in compiled kept; do
+        aged "$age" >"$folder/cuda.json"
+        same_text
+    done
+    rm -r "$folder/aged"
+done
+told() { # VARIABLE=VALUE TEXT
+    if aged "$1" >/dev/null; then echo "$1: not refused" >&2 && exit 1; fi
+    if [ "$(wc -l <"$folder/error")" != 1 ] || ! grep -q -- "$2" "$folder/error"; then cat "$folder/error" >&2 && exit 1; fi
+}
+told TANDEM_EMU_REFUSE=image "refuses the kernels: CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+told TANDEM_EMU_ARCHITECTURES=100,120 "compiles nothing for compute capability 9.0"
 
 # Refusals name the card and what to do.
 refused() { # TEXT ARGUMENT...

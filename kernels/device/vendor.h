@@ -1,7 +1,7 @@
-// vendor.h: what differs between NVIDIA's compiler and the build for the host, under one name each.
+// vendor.h: what differs between NVIDIA's compiler, that for AMD cards and the build for the host, under one name each.
 //
-// Invariants: the only file of kernels with `#if`; every function gives the same bits in each build; a name that both
-// builds know as CUDA spells it (`__global__`, `threadIdx`, `fmaf`, `sqrtf`, `__syncthreads`) is used as it is.
+// Invariants: outside this folder no file of kernels has an `#if`; every function gives the same bits in each build; a name
+// that all builds know as CUDA spells it (`__global__`, `threadIdx`, `fmaf`, `sqrtf`, `__syncthreads`) is used as it is.
 // Includes of all kernels are named from `kernels/` (`#include "device/vendor.h"`), as a run-time compiler wants them.
 // Does not know: formats, ops.
 #pragma once
@@ -11,6 +11,10 @@
 
 // The host build defines there every name of the section below, over one fiber a thread.
 #include "../emu/shim.h"
+
+#elif __HIP__
+
+#include "device/hip.h"
 
 #else  // CUDA, run-time compiled with --fmad=false
 

@@ -16,7 +16,7 @@ use crate::device::{CardError, LoadProgress};
 use crate::engine::linking::LinkChoice;
 use crate::engine::open::{self, CardChoice, CpuThreads, Model, Opened};
 use crate::engine::options::{EngineOptions, Pinning};
-use crate::model::facts::{Activations, CardFacts, CardKind, KvFormat, LinkKind};
+use crate::model::facts::{Activations, CardFacts, CardId, CardKind, KvFormat, LinkKind};
 use crate::split::budget::parse_bytes;
 use crate::split::options::{Computing, SplitOptions};
 use crate::split::plan::Plan;
@@ -143,32 +143,60 @@ fn host_link(link: LinkChoice, cards: &[CardFacts]) -> anyhow::Result<LinkKind> 
     }
 }
 
-/// A progress bar over the file's bytes; loading ends at Ctrl-C.
+/// A progress bar over the file's bytes, and over kernels while they are compiled; loading ends at Ctrl-C.
 struct Progress {
     bar: ProgressBar,
+    file_bytes: u64,
     arrived: AtomicU64,
 }
 
+const LOADING: &str = "loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+const COMPILING: &str = "compiling kernels for {msg}, once for this kind of card {bar:20} {pos}/{len}";
+
 impl Progress {
-    fn new(bytes: u64) -> Progress {
+    fn new(file_bytes: u64) -> Progress {
         let target = if std::io::stderr().is_terminal() {
             ProgressDrawTarget::stderr()
         } else {
             ProgressDrawTarget::hidden()
         };
-        let bar = ProgressBar::with_draw_target(Some(bytes), target);
-        let style = "loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        let bar = ProgressBar::with_draw_target(Some(file_bytes), target);
+        let progress = Progress { bar, file_bytes, arrived: AtomicU64::new(0) };
+        progress.show(LOADING, file_bytes);
+        progress.bar.enable_steady_tick(Duration::from_millis(200));
+        progress
+    }
+
+    fn show(&self, style: &str, all: u64) {
         if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style);
+            self.bar.set_style(style);
         }
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Progress { bar, arrived: AtomicU64::new(0) }
+        self.bar.set_length(all);
     }
 }
 
+/// Whether loading goes on.
+fn wanted() -> Result<(), CardError> {
+    if interrupt::happened() { Err(CardError::Cancelled) } else { Ok(()) }
+}
+
 impl LoadProgress for Progress {
+    fn compiled(&self, card: CardId, done: usize, all: usize) -> Result<(), CardError> {
+        if done == 0 {
+            self.show(COMPILING, all as u64);
+            self.bar.set_message(card.to_string());
+        }
+        self.bar.set_position(done as u64);
+        if done == all {
+            self.show(LOADING, self.file_bytes);
+            self.bar.set_position(self.arrived.load(Ordering::Relaxed));
+            self.bar.reset_eta();
+        }
+        wanted()
+    }
+
     fn arrived(&self, bytes: u64) -> Result<(), CardError> {
         self.bar.set_position(self.arrived.fetch_add(bytes, Ordering::Relaxed) + bytes);
-        if interrupt::happened() { Err(CardError::Cancelled) } else { Ok(()) }
+        wanted()
     }
 }

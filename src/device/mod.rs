@@ -35,8 +35,11 @@ pub struct StageSettings {
     pub context: usize,
 }
 
-/// Told while weights arrive.
+/// Told while kernels are compiled and weights arrive.
 pub trait LoadProgress: Sync {
+    /// Of `all` pieces of kernels for a card, `done` are compiled; first 0. They are kept for later starts. An error
+    /// ends loading.
+    fn compiled(&self, card: CardId, done: usize, all: usize) -> Result<(), CardError>;
     /// `bytes` more of the file have arrived on a card. An error message of the caller's ends loading (Ctrl-C).
     fn arrived(&self, bytes: u64) -> Result<(), CardError>;
 }

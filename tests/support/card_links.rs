@@ -3,20 +3,22 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot read its data has failed")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tandem::device::batch::BatchId;
 use tandem::device::cuda::driver::{Context, PinnedMemory, Span, Stream};
-use tandem::device::cuda::kernels::{KernelSettings, Kernels};
+use tandem::device::cuda::kernels::{KernelSettings, Kernels, Machine, Place};
 use tandem::device::cuda::links::pattern::{Side, WORDS_BYTES};
 use tandem::device::cuda::links::ring::{RingSize, SlotRing};
 use tandem::device::cuda::links::side::LinkKernels;
 use tandem::device::cuda::listing;
 use tandem::device::cuda::memory::{Arena, Memory};
+use tandem::device::cuda::source::LINKS;
 use tandem::device::ledger::Ledger;
-use tandem::device::{CardSlot, RowsIn, RowsOut};
+use tandem::device::{CardError, CardSlot, LoadProgress, RowsIn, RowsOut};
 use tandem::model::facts::{CardId, LinkKind};
 use tandem::model::footprint::ItemKind;
 use tandem::transport::ring::CloseCause;
@@ -25,6 +27,19 @@ use tandem::transport::{self, LinkError, LinkPair, LinkReceiver, LinkSender, Lin
 
 /// Longer than any wait that a test lets succeed.
 pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// Loading that nobody watches.
+struct Unwatched;
+
+impl LoadProgress for Unwatched {
+    fn compiled(&self, _: CardId, _: usize, _: usize) -> Result<(), CardError> {
+        Ok(())
+    }
+
+    fn arrived(&self, _: u64) -> Result<(), CardError> {
+        Ok(())
+    }
+}
 
 /// A card with the kernels of links.
 pub struct LinkCard {
@@ -60,7 +75,9 @@ pub fn two_cards() -> Option<&'static [LinkCard; 2]> {
         let cards = [first, second].map(|listed| {
             let device = &listed.device;
             let context = Context::open(device).unwrap();
-            let kernels = Kernels::of_links(&context, device.capability, version, &settings).unwrap();
+            let machine = Machine { capability: device.capability, driver: version };
+            let place = Place { card: CardId(0), context: &context, machine, progress: &Unwatched };
+            let kernels = Kernels::load(place, &settings, &[&LINKS], &BTreeSet::new()).unwrap();
             LinkCard {
                 stream: Stream::new(&context).unwrap(),
                 kernels: LinkKernels::new(&kernels).unwrap(),

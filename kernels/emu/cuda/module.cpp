@@ -1,6 +1,8 @@
 // module.cpp: modules, functions and launches.
 //
-// Invariants: an image is one that the stub compiler made; a function is a kernel of this build; a launch copies its
+// Invariants: an image is one that the stub compiler made, machine code for the very card or text for one of its
+// architectures; a program is told by TANDEM_EMU_REFUSE=cubin (or =image: text as well) that the driver is older than that.
+// A function is a kernel of this build; a launch copies its
 // arguments, and checks shape, shared memory and every pointer before it is posted.
 #include <atomic>
 #include <cstdio>
@@ -127,6 +129,27 @@ static void run(const Kernel& kernel, const Arguments& arguments, Launch launch,
     }
 }
 
+// The number behind `name` in an image's options; 0 where it is not there.
+static int number_behind(const std::string& image, const char* name) {
+    const size_t at = image.find(name);
+    return at == std::string::npos ? 0 : atoi(image.c_str() + at + strlen(name));
+}
+
+// What the driver of the current card says to an image of the stub compiler.
+static Status check_image(const std::string& image) {
+    const CardFacts& card = CARDS[current_card()];
+    const int own = 10 * card.capability_major + card.capability_minor;
+    const int machine_code = number_behind(image, "=sm_"), text = number_behind(image, "=compute_");
+    const char* refused = getenv("TANDEM_EMU_REFUSE");
+    const std::string refuses = refused != nullptr ? refused : "";
+    if (machine_code != 0) {
+        if (!refuses.empty()) return INVALID_IMAGE;
+        return machine_code == own ? SUCCESS : NO_BINARY_FOR_GPU;
+    }
+    if (refuses == "image") return UNSUPPORTED_PTX_VERSION;
+    return text != 0 && text <= own ? SUCCESS : NO_BINARY_FOR_GPU;
+}
+
 static_assert(sizeof(void*) == 8, "an argument is at most eight bytes");
 
 struct Place {
@@ -209,6 +232,7 @@ EXPORT int cuModuleLoadData(void** module, const void* image) {
     if (memcmp(image, IMAGE_MAGIC, IMAGE_MAGIC_BYTES) != 0) {
         return refuse(INVALID_IMAGE, "cuModuleLoadData", "the image was not made by the stub compiler");
     }
+    if (const Status status = check_image(static_cast<const char*>(image))) return status;
     *module = modules.add(new Module{current_card(), {}});
     return SUCCESS;
 }

@@ -6,6 +6,7 @@
 // Invariant: numbers and names are those of nvrtc.h. Does not know: kernels.
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
@@ -27,7 +28,20 @@ enum Status {
 };
 
 constexpr int VERSION_MAJOR = 12, VERSION_MINOR = 9;
-constexpr int ARCHITECTURES[] = {75, 80, 86, 89, 90, 100, 120};
+
+// What the compiler serves; a program is told another list, as of an older compiler, by TANDEM_EMU_ARCHITECTURES=75,80.
+std::vector<int> architectures() {
+    const char* given = getenv("TANDEM_EMU_ARCHITECTURES");
+    if (given == nullptr) return {75, 80, 86, 89, 90, 100, 120};
+    std::vector<int> all;
+    for (const char* at = given; *at != '\0'; at += *at == ',') {
+        char* end = nullptr;
+        all.push_back(int(strtol(at, &end, 10)));
+        if (end == at) abort();  // no number
+        at = end;
+    }
+    return all;
+}
 
 struct Program {
     std::string source;
@@ -73,8 +87,21 @@ void check_includes(Program& program, const std::string& where, const std::strin
     }
 }
 
+// Whether the architecture is one of text alone.
+bool is_virtual(const std::string& image) { return image.find("=compute_") != std::string::npos; }
+
 bool has_option(const std::vector<std::string>& options, const std::string& start) {
     return std::any_of(options.begin(), options.end(), [&](const std::string& o) { return o.rfind(start, 0) == 0; });
+}
+
+bool serves(const std::vector<std::string>& options) {
+    for (const int architecture : architectures()) {
+        for (const char* kind : {"sm_", "compute_"}) {
+            const std::string name = kind + std::to_string(architecture);
+            if (has_option(options, "--gpu-architecture=" + name) || has_option(options, "-arch=" + name)) return true;
+        }
+    }
+    return false;
 }
 
 Program* program_of(void* handle) { return static_cast<Program*>(handle); }
@@ -104,12 +131,13 @@ EXPORT int nvrtcVersion(int* major, int* minor) {
 }
 
 EXPORT int nvrtcGetNumSupportedArchs(int* count) {
-    *count = int(std::size(ARCHITECTURES));
+    *count = int(architectures().size());
     return SUCCESS;
 }
 
-EXPORT int nvrtcGetSupportedArchs(int* architectures) {
-    std::copy(std::begin(ARCHITECTURES), std::end(ARCHITECTURES), architectures);
+EXPORT int nvrtcGetSupportedArchs(int* out) {
+    const std::vector<int> all = architectures();
+    std::copy(all.begin(), all.end(), out);
     return SUCCESS;
 }
 
@@ -140,6 +168,8 @@ EXPORT int nvrtcCompileProgram(void* handle, int count, const char* const* given
     compilations++;
     if (!has_option(options, "--gpu-architecture=") && !has_option(options, "-arch=")) {
         program.log += "error: no architecture is named\n";
+    } else if (!serves(options)) {
+        program.log += "error: an architecture that this compiler does not serve\n";
     }
     if (!has_option(options, "--fmad=false") && !has_option(options, "-fmad=false")) {
         program.log += "error: --fmad=false is missing: products and sums would be contracted\n";
@@ -161,13 +191,17 @@ EXPORT int nvrtcGetProgramLogSize(void* handle, size_t* bytes) {
 EXPORT int nvrtcGetProgramLog(void* handle, char* log) { return copy_out(program_of(handle)->log, log, true); }
 
 EXPORT int nvrtcGetCUBINSize(void* handle, size_t* bytes) {
-    *bytes = program_of(handle)->image.size();
-    return *bytes != 0 ? SUCCESS : INVALID_PROGRAM;
+    const std::string& image = program_of(handle)->image;
+    *bytes = is_virtual(image) ? 0 : image.size();
+    return image.empty() ? INVALID_PROGRAM : SUCCESS;
 }
 EXPORT int nvrtcGetCUBIN(void* handle, char* image) { return copy_out(program_of(handle)->image, image, false); }
 
-EXPORT int nvrtcGetPTXSize(void* handle, size_t* bytes) { return nvrtcGetCUBINSize(handle, bytes); }
-EXPORT int nvrtcGetPTX(void* handle, char* image) { return nvrtcGetCUBIN(handle, image); }
+EXPORT int nvrtcGetPTXSize(void* handle, size_t* bytes) {
+    *bytes = program_of(handle)->image.size();
+    return *bytes != 0 ? SUCCESS : INVALID_PROGRAM;
+}
+EXPORT int nvrtcGetPTX(void* handle, char* image) { return copy_out(program_of(handle)->image, image, false); }
 
 // For tests: so many compilations from now on fail; compilations asked for so far.
 EXPORT void tandem_emu_nvrtc_fail_compilations(int count) { failures_wanted = count; }

@@ -3,28 +3,33 @@
 //! Invariant: its ledger holds every byte that it takes on the device beside the driver's own, and never more than its
 //! budget. Does not know: the split, links, sequences.
 
+use std::collections::BTreeSet;
+
 use super::driver::{Context, Device, Driver};
 use super::exec::{CudaExec, Queueing};
-use super::kernels::{KernelSettings, Kernels};
+use super::kernels::{KernelSettings, Kernels, Machine, Place};
 use super::links::ring::RingSize;
 use super::memory::{Arena, Memory};
+use super::source::UNITS;
 use crate::device::ledger::Ledger;
 use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings, lower};
-use crate::gguf;
+use crate::gguf::{self, TensorType};
 use crate::model::facts::{CardFacts, StageProgram};
-use crate::model::footprint::ItemKind;
+use crate::model::footprint::{self, ItemKind};
+use crate::model::program::{WeightId, WeightUse};
 
 /// A CUDA card.
 pub struct CudaCard {
     facts: CardFacts,
     ledger: Ledger,
     context: Context,
-    kernels: Kernels,
+    machine: Machine,
+    kernels: KernelSettings,
     queueing: Queueing,
 }
 
 impl CudaCard {
-    /// Takes `device` into use with the memory of `facts`; compiles its kernels where the cache does not hold them.
+    /// Takes `device` into use with the memory of `facts`.
     pub fn open(
         facts: CardFacts,
         device: &Device,
@@ -33,10 +38,10 @@ impl CudaCard {
     ) -> Result<CudaCard, CardError> {
         let id = facts.id;
         let context = Context::open(device).map_err(|e| e.on(id))?;
-        let kernels = Kernels::load(&context, device.capability, driver.version(), settings);
-        let kernels = kernels.map_err(|e| e.on(id))?;
+        let machine = Machine { capability: device.capability, driver: driver.version() };
         let ledger = Ledger::new(id, facts.memory_bytes);
-        Ok(CudaCard { facts, ledger, context, kernels, queueing: Queueing::default() })
+        let kernels = settings.clone();
+        Ok(CudaCard { facts, ledger, context, machine, kernels, queueing: Queueing::default() })
     }
 
     /// How stages that are lowered from now on queue their windows.
@@ -55,8 +60,10 @@ impl CudaCard {
         let card = self.facts.id;
         let steps = lower::lower(stage, settings.activations)
             .map_err(|what| CardError::Unsupported { card, what: format!("CUDA cards: {what}") })?;
+        let place = Place { card, context: &self.context, machine: self.machine, progress };
+        let kernels = Kernels::load(place, &self.kernels, &UNITS, &formats(stage))?;
         let memory = Memory { card, context: &self.context, ledger: &mut self.ledger };
-        let mut exec = CudaExec::new(memory, &self.kernels, stage, steps, file, settings, progress)?;
+        let mut exec = CudaExec::new(memory, &kernels, stage, steps, file, settings, progress)?;
         exec.queue_by(self.queueing);
         Ok(exec)
     }
@@ -76,6 +83,15 @@ impl CudaCard {
         let mut memory = Memory { card: self.facts.id, context: &self.context, ledger: &mut self.ledger };
         memory.arena(ItemKind::LinkSlots, size.bytes())
     }
+}
+
+/// The formats of weights that the stage's kernels read.
+fn formats(stage: &StageProgram) -> BTreeSet<TensorType> {
+    let weights = stage.program.weights.iter().enumerate();
+    let read = weights.filter(|(id, decl)| {
+        decl.usage != WeightUse::Vector && footprint::item_of(stage, WeightId(*id), decl).is_some()
+    });
+    read.map(|(_, decl)| decl.ty).collect()
 }
 
 impl Card for CudaCard {

@@ -27,6 +27,15 @@ pub use sharing::MappedMemory;
 /// The most arguments of a kernel.
 const ARGUMENTS_MAX: usize = 20;
 
+/// What a driver says of code that it cannot load.
+const REFUSES_IMAGE: [sys::CUresult; 5] = [
+    sys::CUresult::CUDA_ERROR_INVALID_IMAGE,
+    sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
+    sys::CUresult::CUDA_ERROR_INVALID_PTX,
+    sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+    sys::CUresult::CUDA_ERROR_JIT_COMPILER_NOT_FOUND,
+];
+
 /// A result of the driver with the call's name.
 fn checked(call: &'static str, status: sys::CUresult) -> Result<(), CudaError> {
     let Err(error) = status.result() else { return Ok(()) };
@@ -37,13 +46,13 @@ fn checked(call: &'static str, status: sys::CUresult) -> Result<(), CudaError> {
             "; free memory on the card, lower --ctx, --sequences or --chunk, or raise --vram-reserve"
         }
         sys::CUresult::CUDA_ERROR_NO_DEVICE => "; check nvidia-smi and CUDA_VISIBLE_DEVICES",
-        sys::CUresult::CUDA_ERROR_INVALID_IMAGE | sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
-            "; the driver is older than NVRTC: update it, or name an NVRTC of its version with --nvrtc"
-        }
         _ => "; check nvidia-smi and the system's log, and start again",
     };
     let code = if meaning.is_empty() || meaning == name { name } else { format!("{name} ({meaning})") };
     let code = if code.is_empty() { format!("error {}", status as u32) } else { code };
+    if REFUSES_IMAGE.contains(&status) {
+        return Err(CudaError::Image { code });
+    }
     Err(CudaError::Call { call, code, advice })
 }
 

@@ -175,7 +175,7 @@ ONE(by_name, F)
 
     #[test]
     fn kernels_are_found_by_name_through_macros_and_calls() {
-        let unit = Unit { name: "test.cu", text: TEXT };
+        let unit = Unit { name: "test.cu", text: TEXT, per_format: false };
         for name in ["first", "third", "stored_f16", "by_name"] {
             assert!(waits_by_itself(&unit, name), "{name}");
         }

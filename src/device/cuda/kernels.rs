@@ -1,21 +1,24 @@
 //! The kernels of a card: compiled once (or taken from the cache), then handed out by name with their signatures.
 //!
-//! Invariants: a signature is that of the source, which a test compares; machine code is taken from the cache only
-//! under everything that it depends on: text, headers, options, compiler, architecture.
+//! Invariants: a signature is that of the source, which a test compares; code is taken from the cache only under
+//! everything that it depends on: text, headers, format, options, compiler, architecture.
 //! Does not know: models, memory.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::CudaError;
 use super::cache::{Cache, Hash};
 use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 as U};
 use super::driver::{Context, Kernel, Module, Parameter, Start};
 use super::early::waits_by_itself;
-use super::nvrtc::{Nvrtc, Request};
-use super::source::{self, ATTENTION, FORMATS, HEADERS, LINKS, OPTIONS, ROWS, Unit};
+use super::nvrtc::{Nvrtc, Request, Target};
+use super::source::{self, ATTENTION, FORMATS, LINKS, OPTIONS, ROWS, Unit};
+use crate::device::{CardError, LoadProgress};
 use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
-use crate::model::facts::KvFormat;
+use crate::model::facts::{CardId, KvFormat};
 
 /// Parameters of each kernel, or family of kernels up to the name of a type: unit, name, parameters.
 const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
@@ -41,9 +44,6 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&LINKS, "await_rows", &[P, P, P, L, P, P, P, L, L]),
 ];
 
-/// Everything that a stage runs.
-const UNITS: [&Unit; 4] = [&FORMATS, &ROWS, &ATTENTION, &LINKS];
-
 /// Where kernels come from.
 #[derive(Clone, Debug, Default)]
 pub struct KernelSettings {
@@ -53,10 +53,39 @@ pub struct KernelSettings {
     pub cache: Option<PathBuf>,
 }
 
+/// What compiled code depends on beside its text: the card and what serves it.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// The card's compute capability.
+    pub capability: (i32, i32),
+    /// The CUDA version that the driver serves.
+    pub driver: (i32, i32),
+}
+
+/// Where kernels are wanted, and who hears how far they are.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// Which card.
+    pub card: CardId,
+    /// Its device.
+    pub context: &'a Context,
+    /// What it is.
+    pub machine: Machine,
+    /// Told while kernels are compiled.
+    pub progress: &'a dyn LoadProgress,
+}
+
+/// A unit and, where it is compiled for each format, the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    unit: &'static Unit,
+    format: Option<TensorType>,
+}
+
 /// The compiled units on a card.
 #[derive(Debug)]
 pub struct Kernels {
-    modules: Vec<(&'static str, Module)>,
+    modules: Vec<(Piece, Module)>,
     cache: Cache,
     /// Whether the card lets a kernel begin before the one before has ended.
     takes_early: bool,
@@ -66,75 +95,71 @@ pub struct Kernels {
 const EARLY_SINCE: (i32, i32) = (9, 0);
 
 impl Kernels {
-    /// Compiles what the cache does not hold, and loads it. `driver` is the CUDA version that the driver serves.
+    /// The kernels of `units` for weights of `formats`: compiles what the cache does not hold, on all processors, and
+    /// loads it. A driver that refuses machine code gets text, of which it makes its own.
     pub fn load(
-        context: &Context,
-        capability: (i32, i32),
-        driver: (i32, i32),
+        place: Place<'_>,
         settings: &KernelSettings,
-    ) -> Result<Kernels, CudaError> {
-        Kernels::of_units(&UNITS, context, capability, driver, settings)
-    }
-
-    /// The kernels of links alone.
-    pub fn of_links(
-        context: &Context,
-        capability: (i32, i32),
-        driver: (i32, i32),
-        settings: &KernelSettings,
-    ) -> Result<Kernels, CudaError> {
-        Kernels::of_units(&[&LINKS], context, capability, driver, settings)
-    }
-
-    fn of_units(
-        units: &[&Unit],
-        context: &Context,
-        capability: (i32, i32),
-        driver: (i32, i32),
-        settings: &KernelSettings,
-    ) -> Result<Kernels, CudaError> {
-        let nvrtc = Nvrtc::open(settings.nvrtc.as_deref(), driver)?;
+        units: &[&'static Unit],
+        formats: &BTreeSet<TensorType>,
+    ) -> Result<Kernels, CardError> {
+        let Place { card, context, machine, .. } = place;
+        let failed = |e: CudaError| e.on(card);
+        let nvrtc = Nvrtc::open(settings.nvrtc.as_deref(), machine.driver).map_err(failed)?;
         let cache = Cache::new(settings.cache.clone());
-        let arch = format!("sm_{}{}", capability.0, capability.1);
-        let module = |unit: &Unit| -> Result<(&'static str, Module), CudaError> {
-            let key = key(unit, nvrtc.version(), &arch);
-            if let Some(image) = cache.read(key)
-                && let Ok(module) = Module::load(context, &image)
-            {
-                return Ok((unit.name, module));
-            }
-            let request = Request {
-                unit: unit.name,
-                source: unit.text,
-                headers: HEADERS,
-                options: OPTIONS,
-                arch: &arch,
+        let targets = nvrtc.targets(machine.capability).map_err(failed)?;
+        let (mut modules, mut missing) = (Vec::new(), Vec::new());
+        for piece in pieces(units, formats) {
+            let kept = |target: &Target| {
+                let image = cache.read(key(piece, &nvrtc, *target, machine))?;
+                Module::load(context, &image).ok()
             };
-            let started = std::time::Instant::now();
-            let image = nvrtc.cubin(&request)?;
-            let ms = started.elapsed().as_millis();
-            tracing::info!(unit = unit.name, arch, ms, bytes = image.len(), "kernels compiled");
-            let module = Module::load(context, &image)?;
-            cache.write(key, &image);
-            Ok((unit.name, module))
-        };
-        let modules = units.iter().map(|unit| module(unit)).collect::<Result<_, _>>()?;
-        Ok(Kernels { modules, cache, takes_early: capability >= EARLY_SINCE })
+            match targets.iter().find_map(kept) {
+                Some(module) => modules.push((piece, module)),
+                None => missing.push(piece),
+            }
+        }
+        let mut refusal = None;
+        for target in targets {
+            let images = compile_all(&nvrtc, &missing, target, place)?;
+            let mut refused = Vec::new();
+            for (piece, image) in missing.into_iter().zip(images) {
+                match Module::load(context, &image) {
+                    Ok(module) => {
+                        cache.write(key(piece, &nvrtc, target, machine), &image);
+                        modules.push((piece, module));
+                    }
+                    Err(error @ CudaError::Image { .. }) => {
+                        refusal = Some(error);
+                        refused.push(piece);
+                    }
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+            if let Some(error) = refusal.as_ref().filter(|_| !refused.is_empty()) {
+                tracing::info!(%target, pieces = refused.len(), "{error}");
+            }
+            missing = refused;
+        }
+        match refusal.filter(|_| !missing.is_empty()) {
+            Some(error) => Err(failed(error)),
+            None => Ok(Kernels { modules, cache, takes_early: machine.capability >= EARLY_SINCE }),
+        }
     }
 
     /// A kernel without a type in its name.
     pub fn plain(&self, name: &'static str) -> Result<Kernel, CudaError> {
-        self.of(name, "")
+        self.of(name, None, "")
     }
 
     /// The kernel of a family for weights of a type.
     pub fn for_type(&self, family: &'static str, ty: TensorType) -> Result<Kernel, CudaError> {
-        self.of(family, &ty.name().to_ascii_lowercase())
+        self.of(family, Some(ty), &ty.name().to_ascii_lowercase())
     }
 
     /// The kernel of a family for a format of keys and values.
     pub fn for_kv(&self, family: &'static str, format: KvFormat) -> Result<Kernel, CudaError> {
-        self.of(family, format.name())
+        self.of(family, None, format.name())
     }
 
     /// The kernel that makes images.
@@ -145,39 +170,111 @@ impl Kernels {
         })
     }
 
-    fn of(&self, family: &'static str, ty: &str) -> Result<Kernel, CudaError> {
+    fn of(&self, family: &'static str, ty: Option<TensorType>, end: &str) -> Result<Kernel, CudaError> {
         let (unit, _, signature) = *SIGNATURES
             .iter()
             .find(|(_, name, _)| *name == family)
             .expect("invariant: kernels are asked for by names that are listed");
-        let (_, module) = self
-            .modules
-            .iter()
-            .find(|(name, _)| *name == unit.name)
-            .expect("invariant: every listed unit is compiled");
-        let name = format!("{family}{ty}");
-        let missing = || CudaError::NoKernel { name: name.clone(), folder: self.cache.shown() };
-        let start =
-            if self.takes_early && waits_by_itself(unit, &name) { Start::Early } else { Start::InOrder };
-        module.kernel(&name, signature, start).ok_or_else(missing)
+        let name = format!("{family}{end}");
+        // What a unit of formats has beside them is in each of its pieces.
+        let mut of_unit = self.modules.iter().filter(|(piece, _)| piece.unit == unit);
+        let module = of_unit.find(|(piece, _)| !unit.per_format || ty.is_none() || piece.format == ty);
+        let early = self.takes_early && waits_by_itself(unit, &name);
+        let start = if early { Start::Early } else { Start::InOrder };
+        let kernel = module.and_then(|(_, module)| module.kernel(&name, signature, start));
+        kernel.ok_or_else(|| CudaError::NoKernel { name, folder: self.cache.shown() })
     }
 }
 
-/// Everything that machine code depends on.
-fn key(unit: &Unit, version: (i32, i32), arch: &str) -> Hash {
-    let mut hash = Hash::new().with(unit.name.as_bytes()).with(unit.text.as_bytes());
-    for (name, text) in source::HEADERS {
+/// What is compiled for weights of these formats.
+fn pieces(units: &[&'static Unit], formats: &BTreeSet<TensorType>) -> Vec<Piece> {
+    let of_unit = |&unit: &&'static Unit| -> Vec<Piece> {
+        if unit.per_format {
+            formats.iter().map(|&ty| Piece { unit, format: Some(ty) }).collect()
+        } else {
+            vec![Piece { unit, format: None }]
+        }
+    };
+    units.iter().flat_map(of_unit).collect()
+}
+
+/// The code of each piece, in their order.
+fn compile_all(
+    nvrtc: &Nvrtc,
+    pieces: &[Piece],
+    target: Target,
+    place: Place<'_>,
+) -> Result<Vec<Vec<u8>>, CardError> {
+    let Place { card, progress, .. } = place;
+    if pieces.is_empty() {
+        return Ok(Vec::new());
+    }
+    progress.compiled(card, 0, pieces.len())?;
+    let (next, done, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let compile = |piece: Piece| -> Result<Vec<u8>, CardError> {
+        let image = compile(nvrtc, piece, target).map_err(|e| e.on(card))?;
+        progress.compiled(card, done.fetch_add(1, Ordering::Relaxed) + 1, pieces.len())?;
+        Ok(image)
+    };
+    let work = || -> Result<Vec<(usize, Vec<u8>)>, CardError> {
+        let mut images = Vec::new();
+        while !ended.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(&piece) = pieces.get(index) else { break };
+            let image = compile(piece).inspect_err(|_| ended.store(true, Ordering::Relaxed))?;
+            images.push((index, image));
+        }
+        Ok(images)
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(pieces.len());
+    let results = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let images = workers.into_iter().map(|worker| match worker.join() {
+            Ok(images) => images,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        images.collect::<Result<Vec<_>, CardError>>()
+    })?;
+    let mut images: Vec<(usize, Vec<u8>)> = results.into_iter().flatten().collect();
+    images.sort_by_key(|(index, _)| *index);
+    Ok(images.into_iter().map(|(_, image)| image).collect())
+}
+
+fn compile(nvrtc: &Nvrtc, piece: Piece, target: Target) -> Result<Vec<u8>, CudaError> {
+    let headers = source::headers(piece.unit, piece.format);
+    let (unit, source) = (piece.unit.name, piece.unit.text);
+    let started = std::time::Instant::now();
+    let image = nvrtc.code(&Request { unit, source, headers: &headers, options: OPTIONS, target })?;
+    let (ms, format) = (started.elapsed().as_millis(), piece.format.map_or("", TensorType::name));
+    tracing::info!(unit, format, %target, ms, bytes = image.len(), "kernels compiled");
+    Ok(image)
+}
+
+/// Everything that compiled code depends on; text also depends on the driver that takes it.
+fn key(piece: Piece, nvrtc: &Nvrtc, target: Target, machine: Machine) -> Hash {
+    key_of(piece, nvrtc.version(), target, machine.driver)
+}
+
+fn key_of(piece: Piece, nvrtc: (i32, i32), target: Target, driver: (i32, i32)) -> Hash {
+    let version = |(major, minor): (i32, i32)| format!("{major}.{minor}");
+    let mut hash = Hash::new().with(piece.unit.name.as_bytes()).with(piece.unit.text.as_bytes());
+    for (name, text) in source::headers(piece.unit, piece.format) {
         hash = hash.with(name.as_bytes()).with(text.as_bytes());
     }
     for option in OPTIONS {
         hash = hash.with(option.as_bytes());
     }
-    hash.with(format!("{}.{}", version.0, version.1).as_bytes()).with(arch.as_bytes())
+    hash = hash.with(version(nvrtc).as_bytes()).with(target.to_string().as_bytes());
+    match target {
+        Target::Cubin(_) => hash,
+        Target::Ptx(_) => hash.with(version(driver).as_bytes()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::cuda::source::UNITS;
 
     /// Names of the kernels of a source, with what stands between their parentheses. A macro's kernel has the name of
     /// the family (`product_##T`), or is called NAME and named by the macro's uses.
@@ -238,32 +335,35 @@ mod tests {
     }
 
     #[test]
-    fn every_type_of_weight_has_its_kernels() {
-        let named = |family: &str, ty: TensorType| {
-            let macros = ["PLAIN_KERNELS", "BLOCK_KERNELS"];
-            let of = if ty.is_float() { macros[0] } else { macros[1] };
-            let line = format!("{of}({}, ", ty.name().to_ascii_lowercase());
-            assert!(FORMATS.text.lines().any(|l| l.starts_with(&line)), "{family}: no {line}");
-        };
-        let products = TensorType::ALL.iter().filter(|ty| ty.is_float() || ty.is_quantised());
-        for &ty in products {
-            named("embed_", ty);
-            assert_eq!(crate::gguf::formats::format(ty).is_some(), ty.is_quantised(), "{ty}");
-        }
-    }
-
-    #[test]
-    fn the_key_depends_on_compiler_architecture_and_text() {
-        let base = key(&ROWS, (12, 9), "sm_90");
-        let other = Unit { name: ROWS.name, text: "x" };
+    fn the_key_depends_on_compiler_architecture_format_and_text() {
+        let piece = |unit, format| Piece { unit, format };
+        let (rows, q4, sm_90) = (piece(&ROWS, None), Some(TensorType::Q4_K), Target::Cubin(90));
+        let base = key_of(rows, (12, 9), sm_90, (12, 8));
+        static OTHER: Unit = Unit { name: ROWS.name, text: "x", per_format: false };
         for changed in [
-            key(&ROWS, (12, 8), "sm_90"),
-            key(&ROWS, (12, 9), "sm_89"),
-            key(&other, (12, 9), "sm_90"),
-            key(&ATTENTION, (12, 9), "sm_90"),
+            key_of(rows, (12, 8), sm_90, (12, 8)),
+            key_of(rows, (12, 9), Target::Cubin(89), (12, 8)),
+            key_of(rows, (12, 9), Target::Ptx(90), (12, 8)),
+            key_of(piece(&OTHER, None), (12, 9), sm_90, (12, 8)),
+            key_of(piece(&ATTENTION, None), (12, 9), sm_90, (12, 8)),
         ] {
             assert_ne!(base, changed);
         }
-        assert_eq!(base, key(&ROWS, (12, 9), "sm_90"));
+        assert_eq!(base, key_of(rows, (12, 9), sm_90, (13, 0)), "machine code is what it is");
+        let text = |driver| key_of(rows, (12, 9), Target::Ptx(90), driver);
+        assert_ne!(text((12, 8)), text((13, 0)), "a newer driver may take machine code");
+        let of_format = |ty| key_of(piece(&FORMATS, ty), (12, 9), sm_90, (12, 8));
+        assert_ne!(of_format(q4), of_format(Some(TensorType::Q6_K)));
+    }
+
+    #[test]
+    fn a_unit_of_formats_is_compiled_for_each_and_others_once() {
+        let formats = BTreeSet::from([TensorType::Q4_K, TensorType::F32]);
+        for unit in UNITS {
+            let found: Vec<_> =
+                pieces(&UNITS, &formats).iter().filter(|p| p.unit == unit).map(|p| p.format).collect();
+            let each = vec![Some(TensorType::F32), Some(TensorType::Q4_K)];
+            assert_eq!(found, if unit.per_format { each } else { vec![None] }, "{}", unit.name);
+        }
     }
 }

@@ -46,6 +46,28 @@ pub enum CudaError {
         /// Names and folders, with what was wrong there.
         searched: String,
     },
+    /// The run-time compiler serves no architecture that the card has in it.
+    #[error(
+        "NVRTC {place} compiles nothing for compute capability {}.{}: {what}; name another NVRTC with --nvrtc",
+        capability.0, capability.1
+    )]
+    NoTarget {
+        /// The library.
+        place: String,
+        /// The card's.
+        capability: (i32, i32),
+        /// What it says.
+        what: String,
+    },
+    /// The driver does not take what the run-time compiler made.
+    #[error(
+        "the driver refuses the kernels: {code}; it is older than NVRTC: update it, or name an NVRTC of its version with \
+         --nvrtc (`tandem devices` shows both)"
+    )]
+    Image {
+        /// In the driver's words.
+        code: String,
+    },
     /// The run-time compiler failed.
     #[error(
         "NVRTC, {unit} for {arch}: {what}; name another NVRTC with --nvrtc, `tandem devices` shows the one in use"
@@ -53,7 +75,7 @@ pub enum CudaError {
     Compile {
         /// Kernel source.
         unit: &'static str,
-        /// `sm_90`.
+        /// `sm_90`, `compute_90`.
         arch: String,
         /// In the compiler's words, on one line.
         what: String,

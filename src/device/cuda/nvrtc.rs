@@ -1,4 +1,4 @@
-//! NVRTC, the run-time compiler: found at run time, asked for machine code of one architecture.
+//! NVRTC, the run-time compiler: found at run time, asked for code of one architecture.
 //!
 //! Invariants: the library stays open as long as a compiler lives; each call's status is checked; a library newer than
 //! the driver is not taken unless it was named, since its machine code may be in a form that the driver refuses.
@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code, reason = "calls of a foreign library that is opened at run time")]
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 
@@ -54,6 +55,10 @@ functions! {
     nvrtcGetProgramLog: fn(Program, *mut c_char) -> Status;
     nvrtcGetCUBINSize: fn(Program, *mut usize) -> Status;
     nvrtcGetCUBIN: fn(Program, *mut c_char) -> Status;
+    nvrtcGetPTXSize: fn(Program, *mut usize) -> Status;
+    nvrtcGetPTX: fn(Program, *mut c_char) -> Status;
+    nvrtcGetNumSupportedArchs: fn(*mut c_int) -> Status;
+    nvrtcGetSupportedArchs: fn(*mut c_int) -> Status;
 }
 
 /// An open compiler.
@@ -73,11 +78,36 @@ pub struct Request<'a> {
     /// Text.
     pub source: &'a str,
     /// (name as included, text).
-    pub headers: &'a [(&'static str, &'static str)],
+    pub headers: &'a [(&'static str, Cow<'static, str>)],
     /// Beside the architecture.
     pub options: &'a [&'a str],
-    /// `sm_90`.
-    pub arch: &'a str,
+    /// For what.
+    pub target: Target,
+}
+
+/// What is made, for an architecture: 90 is compute capability 9.0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Machine code of the card.
+    Cubin(i32),
+    /// NVIDIA's intermediate text, of which the driver makes machine code for its card when it is loaded.
+    Ptx(i32),
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::Cubin(arch) => write!(f, "sm_{arch}"),
+            Target::Ptx(arch) => write!(f, "compute_{arch}"),
+        }
+    }
+}
+
+/// What serves a card, the best first: its own machine code, then text for the highest architecture that it has in it.
+fn targets(compiled: &[i32], card: i32) -> Vec<Target> {
+    let own = compiled.contains(&card).then_some(Target::Cubin(card));
+    let text = compiled.iter().copied().filter(|arch| *arch <= card).max().map(Target::Ptx);
+    own.into_iter().chain(text).collect()
 }
 
 impl std::fmt::Debug for Nvrtc {
@@ -130,11 +160,34 @@ impl Nvrtc {
         &self.place
     }
 
-    /// Machine code for one architecture.
-    pub fn cubin(&self, request: &Request<'_>) -> Result<Vec<u8>, CudaError> {
+    /// What can be made for a card of this compute capability, the best first; at least one.
+    pub fn targets(&self, capability: (i32, i32)) -> Result<Vec<Target>, CudaError> {
+        let none = |what: String| CudaError::NoTarget { place: self.place.clone(), capability, what };
+        let compiled = self.architectures().map_err(none)?;
+        let targets = targets(&compiled, 10 * capability.0 + capability.1);
+        if targets.is_empty() {
+            return Err(none(format!("it compiles for {compiled:?}")));
+        }
+        Ok(targets)
+    }
+
+    fn architectures(&self) -> Result<Vec<i32>, String> {
+        let mut count = 0;
+        // SAFETY: the target outlives the call.
+        let status = unsafe { (self.functions.nvrtcGetNumSupportedArchs)(&mut count) };
+        self.checked("nvrtcGetNumSupportedArchs", status)?;
+        let mut all = vec![0; usize::try_from(count).unwrap_or_default()];
+        // SAFETY: the list has as many places as the library said that it fills.
+        let status = unsafe { (self.functions.nvrtcGetSupportedArchs)(all.as_mut_ptr()) };
+        self.checked("nvrtcGetSupportedArchs", status)?;
+        Ok(all)
+    }
+
+    /// The code that was asked for.
+    pub fn code(&self, request: &Request<'_>) -> Result<Vec<u8>, CudaError> {
         let error = |what: String| CudaError::Compile {
             unit: request.unit,
-            arch: request.arch.to_owned(),
+            arch: request.target.to_string(),
             what: what.split_whitespace().collect::<Vec<_>>().join(" "),
         };
         self.compile(request).map_err(error)
@@ -145,8 +198,8 @@ impl Nvrtc {
         let texts = |all: &[&str]| all.iter().map(|t| text(t)).collect::<Result<Vec<CString>, String>>();
         let (source, unit) = (text(request.source)?, text(request.unit)?);
         let names = texts(&request.headers.iter().map(|h| h.0).collect::<Vec<_>>())?;
-        let bodies = texts(&request.headers.iter().map(|h| h.1).collect::<Vec<_>>())?;
-        let arch = format!("--gpu-architecture={}", request.arch);
+        let bodies = texts(&request.headers.iter().map(|h| h.1.as_ref()).collect::<Vec<_>>())?;
+        let arch = format!("--gpu-architecture={}", request.target);
         let options: Vec<&str> = request.options.iter().copied().chain([arch.as_str()]).collect();
         let options = texts(&options)?;
         let pointers = |all: &[CString]| all.iter().map(|t| t.as_ptr()).collect::<Vec<_>>();
@@ -172,7 +225,11 @@ impl Nvrtc {
         };
         self.checked("nvrtcCompileProgram", compiled)
             .map_err(|what| format!("{what}: {}", self.log(&program)))?;
-        self.bytes(&program, self.functions.nvrtcGetCUBINSize, self.functions.nvrtcGetCUBIN, "nvrtcGetCUBIN")
+        let f = &self.functions;
+        match request.target {
+            Target::Cubin(_) => self.bytes(&program, f.nvrtcGetCUBINSize, f.nvrtcGetCUBIN, "nvrtcGetCUBIN"),
+            Target::Ptx(_) => self.bytes(&program, f.nvrtcGetPTXSize, f.nvrtcGetPTX, "nvrtcGetPTX"),
+        }
     }
 
     fn log(&self, program: &OpenProgram<'_>) -> String {
@@ -256,6 +313,21 @@ mod tests {
     fn a_library_that_is_named_and_missing_is_told_with_its_place() {
         let error = Nvrtc::open(Some(Path::new("/nowhere/libnvrtc.so.12")), (12, 8)).unwrap_err().to_string();
         assert!(error.contains("/nowhere/libnvrtc.so.12: not found") && error.contains("--nvrtc"), "{error}");
+    }
+
+    #[test]
+    fn a_card_gets_its_own_code_or_text_for_an_architecture_below() {
+        use Target::{Cubin, Ptx};
+        let compiled = [75, 80, 86, 90, 100];
+        for (card, expected) in [
+            (90, vec![Cubin(90), Ptx(90)]),
+            (89, vec![Ptx(86)]),
+            (120, vec![Ptx(100)]),
+            (75, vec![Cubin(75), Ptx(75)]),
+            (70, vec![]),
+        ] {
+            assert_eq!(targets(&compiled, card), expected, "{card}");
+        }
     }
 
     #[test]

@@ -1,16 +1,27 @@
 //! The kernels' text, which is part of the program: units that are compiled, and the headers that they include.
 //!
-//! Invariant: every file of `kernels/` that a unit needs is listed under the name by which it is included.
+//! Invariants: every file of `kernels/` that a unit needs is listed under the name by which it is included; a unit of
+//! formats is compiled once for each format that is used, with a text of [`CHOSEN`] that names this one alone.
 //! Does not know: compilers, which kernels a unit holds.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use crate::gguf::TensorType;
+
 /// A translation unit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// File name.
     pub name: &'static str,
     /// Text.
     pub text: &'static str,
+    /// Whether its kernels are made for each format of weights.
+    pub per_format: bool,
 }
+
+/// The header that says which formats a unit is compiled for.
+const CHOSEN: &str = "formats/chosen.cuh";
 
 macro_rules! text {
     ($path:literal) => {
@@ -26,24 +37,29 @@ macro_rules! headers {
 }
 
 /// Products, the tables of tokens.
-pub const FORMATS: Unit = Unit { name: "formats.cu", text: text!("formats.cu") };
+pub const FORMATS: Unit = Unit { name: "formats.cu", text: text!("formats.cu"), per_format: true };
 
 /// Everything that a row passes through between products.
-pub const ROWS: Unit = Unit { name: "rows.cu", text: text!("rows.cu") };
+pub const ROWS: Unit = Unit { name: "rows.cu", text: text!("rows.cu"), per_format: false };
 
 /// Keys, values, attention.
-pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.cu") };
+pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.cu"), per_format: false };
 
 /// Rows on their way from card to card.
-pub const LINKS: Unit = Unit { name: "links.cu", text: text!("links.cu") };
+pub const LINKS: Unit = Unit { name: "links.cu", text: text!("links.cu"), per_format: false };
+
+/// Everything that is compiled.
+pub const UNITS: [&Unit; 4] = [&FORMATS, &ROWS, &ATTENTION, &LINKS];
 
 headers! {
     "device/functions.cuh",
+    "device/hip.h",
     "device/image.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",
     "device/types.h",
     "device/vendor.h",
+    "formats/chosen.cuh",
     "formats/grids.cuh",
     "formats/iq1_m.cuh",
     "formats/iq1_s.cuh",
@@ -75,6 +91,61 @@ headers! {
     "formats/tq2_0.cuh",
 }
 
+/// The headers that `unit` includes, directly or through others, by name; with `format`, for its kernels alone.
+pub fn headers(unit: &Unit, format: Option<TensorType>) -> Vec<(&'static str, Cow<'static, str>)> {
+    let mut found: Vec<(&'static str, Cow<'static, str>)> = Vec::new();
+    let mut wanted = includes(unit.text);
+    while let Some(name) = wanted.pop() {
+        let Some((name, text)) = HEADERS.iter().find(|(header, _)| *header == name) else { continue };
+        if found.iter().any(|(known, _)| known == name) {
+            continue;
+        }
+        let text = match format {
+            Some(ty) if *name == CHOSEN => Cow::Owned(chosen(&[ty])),
+            _ => Cow::Borrowed(*text),
+        };
+        wanted.extend(includes(&text));
+        found.push((*name, text));
+    }
+    found.sort_by_key(|(name, _)| *name);
+    found
+}
+
+/// The names that a text includes.
+fn includes(text: &str) -> Vec<String> {
+    let lines = text.lines().filter(|line| line.starts_with("#include"));
+    lines.filter_map(|line| Some(line.split('"').nth(1)?.to_owned())).collect()
+}
+
+/// The text of [`CHOSEN`] for these formats.
+fn chosen(types: &[TensorType]) -> String {
+    let mut text = String::from(CHOSEN_HEAD);
+    let lower = |ty: &TensorType| ty.name().to_ascii_lowercase();
+    let file = |ty: &TensorType| if ty.is_float() { "plain".to_owned() } else { lower(ty) };
+    let mut files: Vec<String> = types.iter().map(file).collect();
+    files.sort();
+    files.dedup();
+    for file in files {
+        let _ = writeln!(text, "#include \"formats/{file}.cuh\"");
+    }
+    for (name, plain) in [("PLAIN_FORMATS", true), ("BLOCK_FORMATS", false)] {
+        let _ = write!(text, "\n#define {name}(KERNELS)");
+        for ty in types.iter().filter(|ty| ty.is_float() == plain) {
+            let _ = write!(text, " \\\n    KERNELS({}, {})", lower(ty), ty.name());
+        }
+        text.push('\n');
+    }
+    text
+}
+
+const CHOSEN_HEAD: &str = "\
+// chosen.cuh: the formats whose kernels a compilation makes: here all of them, for a card one that its stage uses.
+//
+// Invariant: PLAIN_FORMATS(KERNELS) and BLOCK_FORMATS(KERNELS) are KERNELS(name, struct) for each chosen format.
+// Does not know: kernels. Written by src/device/cuda/source.rs, which a test compares.
+#pragma once
+";
+
 /// Options beside the architecture: no multiply-add that the source does not name (`docs/numerics.md`, ground rule 1).
 pub const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17"];
 
@@ -103,21 +174,50 @@ mod tests {
             assert_eq!(files(folder), listed(folder), "left: in kernels/{folder}, right: in HEADERS");
         }
         assert_eq!(HEADERS.len(), files("device").len() + files("formats").len());
-        let mut units = [FORMATS, ROWS, ATTENTION, LINKS].map(|u| u.name);
+        let mut units = UNITS.map(|u| u.name);
         units.sort_unstable();
         assert_eq!(files(""), units);
     }
 
     #[test]
     fn every_include_is_a_listed_header() {
-        let units = [FORMATS, ROWS, ATTENTION, LINKS].map(|u| (u.name, u.text));
+        let units = UNITS.map(|u| (u.name, u.text));
         for (path, text) in units.iter().chain(HEADERS) {
-            for line in text.lines().filter(|l| l.starts_with("#include")) {
-                let name = line.split('"').nth(1).unwrap_or_else(|| panic!("{path}: {line}"));
+            for name in includes(text) {
                 // The host build's own file is not part of a card's kernels.
                 let known = HEADERS.iter().any(|(header, _)| *header == name) || name == "../emu/shim.h";
                 assert!(known, "{path}: {name} is not in HEADERS");
             }
         }
+    }
+
+    /// Types that weights of products and tables may have.
+    fn types() -> Vec<TensorType> {
+        TensorType::ALL.iter().copied().filter(|ty| ty.is_float() || ty.is_quantised()).collect()
+    }
+
+    #[test]
+    fn the_file_of_all_formats_is_the_text_for_all_types() {
+        let (_, file) = HEADERS.iter().find(|(name, _)| *name == CHOSEN).unwrap();
+        let text = chosen(&types());
+        assert!(*file == text, "kernels/{CHOSEN} is to be\n{text}");
+    }
+
+    #[test]
+    fn a_format_alone_brings_its_own_headers_alone() {
+        let names = |unit, ty| -> Vec<&str> { headers(unit, ty).iter().map(|(name, _)| *name).collect() };
+        let all = names(&FORMATS, None);
+        assert!(all.contains(&"formats/grids.cuh") && all.contains(&"device/types.h"), "{all:?}");
+        let one = names(&FORMATS, Some(TensorType::Q4_K));
+        let formats: Vec<&str> = one.into_iter().filter(|n| n.starts_with("formats/")).collect();
+        assert_eq!(formats, ["chosen", "k_scales", "part", "q4_k"].map(|n| format!("formats/{n}.cuh")));
+        for ty in types() {
+            let headers = headers(&FORMATS, Some(ty));
+            let (_, text) = headers.iter().find(|(name, _)| *name == CHOSEN).unwrap();
+            let kernels: Vec<&str> = text.lines().filter(|l| l.starts_with("    KERNELS(")).collect();
+            let lower = ty.name().to_ascii_lowercase();
+            assert_eq!(kernels, [format!("    KERNELS({lower}, {})", ty.name())]);
+        }
+        assert!(names(&ROWS, None).iter().all(|name| name.starts_with("device/")));
     }
 }

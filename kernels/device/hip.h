@@ -1,0 +1,157 @@
+// hip.h: CUDA's names and those of vendor.h for AMD cards, over clang's builtins: no HIP header, no device library.
+//
+// Invariants: it defines every name that vendor.h defines for CUDA, with the same bits; WARP is 32 on every card. Where a
+// wave has 64 lanes, two warps share it: a lane gives and takes values only inside its own half, so the other half may
+// have returned or stand in another branch, where reading its lanes would give 0. Nothing here waits for the other half
+// but `__syncthreads`, which counts waves: kernels reach it as whole blocks, or have left.
+// Does not know: ops, formats. Source: the AMDGPU sections of LLVM's and clang's manuals.
+#pragma once
+#include "device/types.h"
+
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __shared__ __attribute__((shared))
+#define __constant__ __attribute__((constant))
+#define __forceinline__ inline __attribute__((always_inline))
+// Blocks a multiprocessor, the second number of a bound, are left to the compiler.
+#define __launch_bounds__(...) HIP_FIRST_BOUND(__VA_ARGS__, 0)
+#define HIP_FIRST_BOUND(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads)))
+#define DEVICE __device__ __forceinline__
+#define DYNAMIC_SHARED(T, name) extern __shared__ __attribute__((aligned(16))) u8 name##_bytes[]; T* const name = (T*) name##_bytes
+
+// ---- places
+
+struct HipPlace {
+    u32 x, y, z;
+};
+
+DEVICE HipPlace hip_thread() {
+    return {__builtin_amdgcn_workitem_id_x(), __builtin_amdgcn_workitem_id_y(), __builtin_amdgcn_workitem_id_z()};
+}
+DEVICE HipPlace hip_block() {
+    return {__builtin_amdgcn_workgroup_id_x(), __builtin_amdgcn_workgroup_id_y(), __builtin_amdgcn_workgroup_id_z()};
+}
+DEVICE HipPlace hip_block_size() {
+    return {__builtin_amdgcn_workgroup_size_x(), __builtin_amdgcn_workgroup_size_y(), __builtin_amdgcn_workgroup_size_z()};
+}
+// The builtins give work items; a launch has whole blocks.
+DEVICE HipPlace hip_grid() {
+    const HipPlace block = hip_block_size();
+    return {__builtin_amdgcn_grid_size_x() / block.x, __builtin_amdgcn_grid_size_y() / block.y,
+            __builtin_amdgcn_grid_size_z() / block.z};
+}
+
+#define threadIdx (hip_thread())
+#define blockIdx (hip_block())
+#define blockDim (hip_block_size())
+#define gridDim (hip_grid())
+
+constexpr i32 WARP = 32;
+constexpr i32 LINE_BYTES = 128;
+
+// ---- lanes
+
+DEVICE void __syncthreads() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+// The lanes of a wave that are in one branch go in step, and its accesses to shared memory are served in order: what is
+// left to forbid is that the compiler moves one over this place.
+DEVICE void warp_barrier() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+
+// The place of this lane in its wave: 0 .. 31 or 0 .. 63.
+DEVICE u32 hip_wave_lane() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
+
+// The value of lane `source` of the wave, which is active.
+template <class T> DEVICE T hip_from(T v, u32 source) {
+    static_assert(sizeof(T) % 4 == 0, "lanes exchange words");
+    struct Pieces {
+        i32 word[sizeof(T) / 4];
+    };
+    Pieces pieces = __builtin_bit_cast(Pieces, v);
+#pragma unroll
+    for (u32 i = 0; i < sizeof(T) / 4; i++)
+        pieces.word[i] = __builtin_amdgcn_ds_bpermute((i32) (source << 2), pieces.word[i]);
+    return __builtin_bit_cast(T, pieces);
+}
+
+template <class T> DEVICE T shuffle(T v, i32 lane) {
+    return hip_from(v, (hip_wave_lane() & ~(u32) (WARP - 1)) | ((u32) lane & (WARP - 1)));
+}
+template <class T> DEVICE T shuffle_xor(T v, i32 bits) { return hip_from(v, hip_wave_lane() ^ (u32) bits); }
+template <class T> DEVICE T shuffle_down(T v, i32 distance) {
+    const u32 own = hip_wave_lane();
+    return hip_from(v, (own & (WARP - 1)) + (u32) distance < WARP ? own + (u32) distance : own);
+}
+
+// ---- numbers
+
+DEVICE f32 fmaf(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+DEVICE f32 sqrtf(f32 v) { return __builtin_sqrtf(v); }
+
+DEVICE u32 f32_bits(f32 v) { return __builtin_bit_cast(u32, v); }
+DEVICE f32 bits_f32(u32 v) { return __builtin_bit_cast(f32, v); }
+DEVICE f32 f16_f32(u16 v) { return (f32) __builtin_bit_cast(_Float16, v); }
+DEVICE u16 f32_f16(f32 v) { return __builtin_bit_cast(u16, (_Float16) v); }
+DEVICE i32 f32_i32_even(f32 v) { return (i32) __builtin_rintf(v); }
+
+DEVICE i32 dp4a(u32 a, u32 b, i32 c) {
+#if __gfx906__ || __gfx908__ || __gfx90a__ || __gfx942__ || __gfx1011__ || __gfx1012__ || __gfx1030__ || __gfx1031__ || \
+    __gfx1032__ || __gfx1033__ || __gfx1034__ || __gfx1035__ || __gfx1036__
+    return __builtin_amdgcn_sdot4((i32) a, (i32) b, c, false);
+#elif __GFX11__ || __GFX12__
+    return __builtin_amdgcn_sudot4(true, (i32) a, true, (i32) b, c, false);
+#else  // the cards before have no such instruction
+#pragma unroll
+    for (i32 shift = 0; shift < 32; shift += 8) c += (i32) (i8) (a >> shift) * (i32) (i8) (b >> shift);
+    return c;
+#endif
+}
+
+// v_perm_b32 takes a byte for each nibble, and counts the bytes of its second word first.
+DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
+    const u32 pairs = (selector | selector << 8) & 0x00ff00ffu;
+    return __builtin_amdgcn_perm(b, a, (pairs | pairs << 4) & 0x07070707u);
+}
+
+// ---- memory
+
+// There is no such instruction before gfx12.
+DEVICE void prefetch(const void*) {}
+
+// The kernels of a stream do not overlap.
+DEVICE void wait_for_previous() {}
+DEVICE void let_next_start() {}
+
+DEVICE void set_once(u32* place, u32 value) {
+    u32 zero = 0;
+    __hip_atomic_compare_exchange_strong(place, &zero, value, __ATOMIC_RELAXED, __ATOMIC_RELAXED,
+                                         __HIP_MEMORY_SCOPE_AGENT);
+}
+
+DEVICE u32 count_around(u32* place, u32 limit) {
+    u32 before = __hip_atomic_load(place, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    while (!__hip_atomic_compare_exchange_strong(place, &before, before >= limit ? 0 : before + 1, __ATOMIC_RELAXED,
+                                                 __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT)) {
+    }
+    return before;
+}
+
+DEVICE void fence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
+DEVICE u32 load_acquire_system(const u32* place) {
+    return __hip_atomic_load((u32*) place, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+DEVICE void store_release_system(u32* place, u32 value) {
+    __hip_atomic_store(place, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+
+// The constant clock ticks at 100 MHz.
+DEVICE i64 clock_ns() { return (i64) __builtin_readsteadycounter() * 10; }
+
+DEVICE void pause_shortly() { __builtin_amdgcn_s_sleep(1); }
