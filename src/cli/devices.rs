@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
 use super::args::DevicesArgs;
+use super::gpu_rates::{self, GpuRates};
 use super::interrupt;
 use super::out_file::OutFile;
 use crate::device::batch::BatchId;
@@ -24,7 +25,7 @@ use crate::transport::wait::{Cancel, Patience, Wait};
 use crate::transport::{LinkEnds, LinkError, LinkSpec};
 
 /// Of the file of rates; other versions are ignored.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 /// Rates of a file that are believed: bytes, multiply-adds or microseconds.
 const RATE_MIN: f64 = 1e-6;
@@ -66,6 +67,8 @@ pub(super) struct Rates {
     link_latency_us: f64,
     /// Of the same link for the rows of a prompt chunk, written by one thread and read by the other. Shown only.
     link_bytes_per_s: f64,
+    /// Of CUDA cards and of the links between them.
+    gpus: GpuRates,
 }
 
 impl Rates {
@@ -88,7 +91,7 @@ impl Rates {
             rates.link_bytes_per_s,
         ];
         // The planner divides by them.
-        if !all.iter().all(|rate| (RATE_MIN..RATE_MAX).contains(rate)) {
+        if !all.into_iter().chain(rates.gpus.numbers()).all(|rate| (RATE_MIN..RATE_MAX).contains(&rate)) {
             return Err("a rate in it is not one that a computer has".to_owned());
         }
         Ok((rates.cpu == cpu).then_some(rates))
@@ -121,6 +124,11 @@ pub(super) fn card_rates(tier: Tier, threads: f64) -> CardRates {
     }
 }
 
+/// Rates of CUDA cards and their links, measured earlier.
+pub(super) fn gpu_rates() -> GpuRates {
+    measured_rates().map(|rates| rates.gpus).unwrap_or_default()
+}
+
 /// Rates measured earlier on this processor.
 fn measured_rates() -> Option<Rates> {
     let path = rates_path()?;
@@ -144,8 +152,14 @@ fn measured_rates() -> Option<Rates> {
 
 /// Runs the command. Rates that cannot be kept are shown before the error says so.
 pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
+    let cuda = listing::list(args.nvrtc.as_deref());
     let (rates, kept) = if args.measure {
-        let rates = measure_all()?;
+        let mut rates = measure_all()?;
+        if let Ok(listing) = &cuda {
+            let _watched = interrupt::looks();
+            let measured = gpu_rates::measure(listing, &gpu_rates::kernel_settings(args.nvrtc.as_deref()));
+            rates.gpus = measured.context("the rates of CUDA cards")?;
+        }
         let kept = rates_path().context("no home folder to keep the rates in; set one for this user");
         let kept = kept.and_then(|path| keep(&path, &rates));
         (Some(rates), kept)
@@ -153,7 +167,6 @@ pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
         (measured_rates(), Ok(()))
     };
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let cuda = listing::list(args.nvrtc.as_deref());
     report(&mut out, args.json, rates.as_ref(), &cuda)?;
     out.flush()?;
     kept
@@ -193,6 +206,7 @@ fn report(
             )?;
             let (us, rate) = (r.link_latency_us, r.link_bytes_per_s / 1e9);
             writeln!(out, "       measured between two threads: hand-off {us:.2} us, {rate:.1} GB/s")?;
+            r.gpus.write(out)?;
         }
         None => {
             writeln!(out, "       not measured: `tandem devices --measure` gives the planner real rates")?;
@@ -316,6 +330,7 @@ fn measure_all() -> anyhow::Result<Rates> {
         prompt_macs_per_s,
         link_latency_us,
         link_bytes_per_s,
+        gpus: GpuRates::default(),
     })
 }
 
@@ -430,6 +445,7 @@ mod tests {
             prompt_macs_per_s: 3e11,
             link_latency_us: 0.25,
             link_bytes_per_s: 4e9,
+            gpus: GpuRates::default(),
         }
     }
 
