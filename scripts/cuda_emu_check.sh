@@ -89,6 +89,21 @@ told() { # VARIABLE=VALUE TEXT
 told TANDEM_EMU_REFUSE=image "refuses the kernels: CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
 told TANDEM_EMU_ARCHITECTURES=100,120 "compiles nothing for compute capability 9.0"
 
+# What is measured of cards and links is what the planner counts with.
+emulated devices --measure --json >"$folder/measured.json" 2>/dev/null
+emulated plan --gpus 0,1 --layer-split 1 --link mapped --json >"$folder/plan.json"
+python3 - "$folder" <<'END'
+import json, sys
+gpus = json.load(open(sys.argv[1] + "/measured.json"))["rates"]["gpus"]
+links = {(l["from"], l["to"], l["kind"]): l for l in gpus["links"]}
+assert sorted(links) == sorted((a, 1 - a, k) for a in (0, 1) for k in ("mapped", "peer", "staged")), links
+assert [c["number"] for c in gpus["cards"]] == [0, 1]
+plan = json.load(open(sys.argv[1] + "/plan.json"))
+link, stage = links[0, 1, "mapped"], plan["stages"][1]
+expected = link["latency_us"] + plan["handoff_row_bytes"] / link["bytes_per_s"] * 1e6
+assert stage["arrives"] == "mapped" and abs(stage["arrival_us"] / expected - 1) < 1e-3, (stage, link)
+END
+
 # Refusals name the card and what to do.
 refused() { # TEXT ARGUMENT...
     local text=$1

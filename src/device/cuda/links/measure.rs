@@ -23,9 +23,16 @@ const ROW_VALUES: usize = 2048;
 const WINDOW_VALUES: usize = 8 * 10_240;
 const CHUNK_VALUES: usize = 512 * ROW_VALUES;
 
-/// Round trips of a measurement; the best of so many counts, which is the least disturbed.
-const ROUNDS: u32 = 50;
+/// Round trips of a trial, the most.
+const ROUNDS_MAX: u32 = 50;
+
+/// The best of so many trials counts, which is the least disturbed.
 const TRIALS: usize = 5;
+
+/// Round trips of a trial: a chunk's take long enough to need few.
+fn rounds(values: usize) -> u32 {
+    if values > WINDOW_VALUES { ROUNDS_MAX / 10 } else { ROUNDS_MAX }
+}
 
 /// Bytes of a copy.
 const COPY_BYTES: u64 = 256 << 20;
@@ -114,7 +121,7 @@ struct Half<'a> {
 
 impl<'a> Half<'a> {
     fn new(card: &'a Measured, values: usize) -> Result<Half<'a>, CardError> {
-        let turns_bytes = kept(8 * u64::from(ROUNDS));
+        let turns_bytes = kept(8 * u64::from(ROUNDS_MAX));
         let mut arena = card.arena(kept(4 * values as u64) + WORDS_BYTES + turns_bytes)?;
         let rows = arena.cut(4 * values);
         let (words, turns) = (arena.cut(WORDS_BYTES as usize), arena.cut(turns_bytes as usize));
@@ -130,11 +137,11 @@ impl<'a> Half<'a> {
     fn send_turns(&self, first: u32, slots: usize) -> Result<(), CudaError> {
         self.stream.bind()?;
         let mut pinned = PinnedMemory::new(&self.card.context, self.turns.bytes())?;
-        let turns = (0..ROUNDS).flat_map(|round| {
+        let turns = (0..ROUNDS_MAX).flat_map(|round| {
             let turn = turn(first, round, slots);
             [turn.slot.0, turn.sequence]
         });
-        let room = pinned.values_mut::<u32>(0, 2 * ROUNDS as usize)?;
+        let room = pinned.values_mut::<u32>(0, 2 * ROUNDS_MAX as usize)?;
         room.iter_mut().zip(turns).for_each(|(to, word)| *to = word);
         self.stream.upload(&mut pinned, self.turns.bytes(), self.turns)?;
         self.stream.zero(self.words)?;
@@ -252,11 +259,11 @@ impl RoundTrip<'_> {
         let mut best = f64::MAX;
         for _ in 0..TRIALS {
             let first = self.next;
-            self.next += ROUNDS;
+            self.next += ROUNDS_MAX;
             self.near.send_turns(first, SLOTS)?;
             self.far.send_turns(first, SLOTS)?;
             match self.trial(values, first)? {
-                Some(ns) => best = best.min(ns as f64 / 1e3 / f64::from(2 * ROUNDS)),
+                Some(ns) => best = best.min(ns as f64 / 1e3 / f64::from(2 * rounds(values))),
                 None => return Ok(Err(format!("{values} values did not come back in time"))),
             }
         }
@@ -269,7 +276,7 @@ impl RoundTrip<'_> {
             // The far card's work is queued by a thread of its own: on a card that runs it at once, queueing waits.
             let echo = scope.spawn(move || -> Result<bool, CudaError> {
                 let work = Work::new(&far.stream, values, || {
-                    (0..ROUNDS).try_for_each(|round| {
+                    (0..rounds(values)).try_for_each(|round| {
                         far.wait(there, values, round)?;
                         far.post(back, values, first, round)
                     })
@@ -282,7 +289,7 @@ impl RoundTrip<'_> {
                 let (mut begun, mut ended) =
                     (Event::timed(&near.card.context)?, Event::timed(&near.card.context)?);
                 let work = Work::new(&near.stream, values, || {
-                    (0..ROUNDS).try_for_each(|round| {
+                    (0..rounds(values)).try_for_each(|round| {
                         near.post(there, values, first, round)?;
                         near.wait(back, values, round)
                     })
