@@ -104,6 +104,31 @@ expected = link["latency_us"] + plan["handoff_row_bytes"] / link["bytes_per_s"] 
 assert stage["arrives"] == "mapped" and abs(stage["arrival_us"] / expected - 1) < 1e-3, (stage, link)
 END
 
+# Cards that fail: one line, no text, an end.
+faulty() { # FAULT TEXT ARGUMENT...
+    local fault=$1 text=$2
+    shift 2
+    if HOME=$folder LD_LIBRARY_PATH=$emu timeout 120 "$tandem" generate -n 40 "$@" --force-fault "$fault" \
+        >"$folder/text" 2>"$folder/error"; then
+        echo "--force-fault $fault: no error" >&2 && exit 1
+    fi
+    if [ "$(grep -c "^tandem: " "$folder/error")" != 1 ] || ! grep -q -- "$text" "$folder/error"; then
+        echo "--force-fault $fault $*: not the one line that was expected" >&2
+        cat "$folder/error" >&2 && exit 1
+    fi
+}
+# shellcheck disable=SC2086 # cards and how they share the layers
+for cards in 0 "0,1 --layer-split 4" "1,cpu:1 --layer-split 4"; do
+    faulty out-of-memory CUDA_ERROR_OUT_OF_MEMORY --gpus $cards
+    faulty lost-card CUDA_ERROR_UNKNOWN --gpus $cards
+    faulty kernel CUDA_ERROR_ILLEGAL_ADDRESS --gpus $cards
+    faulty no-nvrtc "NVRTC not found" --gpus $cards
+    faulty old-driver "it is older than NVRTC" --gpus $cards
+done
+faulty lost-card:1 CUDA_ERROR_UNKNOWN --gpus 0,1 --layer-split 4
+faulty kernel:0 CUDA_ERROR_ILLEGAL_ADDRESS --gpus 1,0 --layer-split 4
+faulty kernel "no CUDA card that could fail" --gpus cpu:1
+
 # Refusals name the card and what to do.
 refused() { # TEXT ARGUMENT...
     local text=$1

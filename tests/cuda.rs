@@ -26,7 +26,7 @@ const MODELS: [&str; 5] = ["rand-llama", "rand-wide", "rand-lowbit", "rand-qwen3
 
 /// The cards, where one can be used.
 fn cards() -> Option<Listing> {
-    let reason = match listing::list(None) {
+    let reason = match listing::list(None, None) {
         Ok(listing) if listing.cards.iter().any(|c| c.usable.is_ok()) => return Some(listing),
         Ok(listing) => listing.cards.iter().find_map(|c| c.usable.clone().err()).unwrap_or_default(),
         Err(error) => error.to_string(),

@@ -122,7 +122,7 @@ fn rows_that_were_posted_reach_a_link_that_has_ended_in_order() {
 
 /// Cards, as the command line would name them.
 fn choice(cards: &[LinkCard; 2], link: LinkChoice) -> CardChoice {
-    let listing = listing::list(None).unwrap();
+    let listing = listing::list(None, None).unwrap();
     let devices: Vec<_> = listing.cards.iter().filter(|c| c.usable.is_ok()).take(cards.len()).collect();
     let facts = |index: usize| CardFacts {
         id: CardId(index as u32),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
 
+use crate::device::cuda::faults::ForcedFault;
 use crate::engine::linking::LinkChoice;
 use crate::model::facts::{Activations, KvFormat};
 
@@ -101,6 +102,10 @@ pub(super) struct SplitArgs {
     /// The run-time compiler of CUDA's kernels, a libnvrtc.so [default: searched for, see `tandem devices`]
     #[arg(long, value_name = "FILE")]
     pub(super) nvrtc: Option<PathBuf>,
+    /// Let CUDA cards fail, to see what follows: out-of-memory, lost-card, kernel, no-nvrtc, old-driver; lost-card:1 for
+    /// card 1 alone
+    #[arg(long, value_name = "FAULT", hide_short_help = true)]
+    pub(super) force_fault: Option<ForcedFault>,
     /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all; units are powers of 1,024, GB the same as GiB)
     /// [default: a CUDA card's free memory; virtual cards share the machine's available memory equally]
     #[arg(long, value_name = "SIZES")]

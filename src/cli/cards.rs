@@ -12,6 +12,7 @@ use super::devices::{card_rates, gpu_rates};
 use super::gpu_rates::kernel_settings;
 use crate::device::cpu::machine;
 use crate::device::cpu::simd::tier::Tier;
+use crate::device::cuda::faults::ForcedFault;
 use crate::device::cuda::listing::{self, Listing};
 use crate::engine::linking::LinkChoice;
 use crate::engine::open::{CardChoice, CpuThreads, CudaChoice};
@@ -60,15 +61,19 @@ fn named(text: &str) -> anyhow::Result<Vec<Named>> {
 }
 
 /// What `--gpus` means on this computer, with the listing of CUDA cards where it names any.
-fn chosen(gpus: Option<&str>, nvrtc: Option<&Path>) -> anyhow::Result<(Vec<Named>, Option<Listing>)> {
+fn chosen(
+    gpus: Option<&str>,
+    nvrtc: Option<&Path>,
+    fault: Option<ForcedFault>,
+) -> anyhow::Result<(Vec<Named>, Option<Listing>)> {
     if let Some(text) = gpus {
         let all = named(text)?;
         let has_cuda = all.iter().any(|n| matches!(n, Named::Cuda(_)));
-        let listing = has_cuda.then(|| listing::list(nvrtc)).transpose();
+        let listing = has_cuda.then(|| listing::list(nvrtc, fault)).transpose();
         return Ok((all, listing.with_context(|| format!("--gpus {text}"))?));
     }
     // Without a driver there are no GPUs, which is no reason to warn.
-    let listing = listing::list(nvrtc).ok();
+    let listing = listing::list(nvrtc, fault).ok();
     let cards = listing.iter().flat_map(|l| l.cards.iter().enumerate());
     let usable: Vec<Named> =
         cards.filter(|(_, card)| card.usable.is_ok()).map(|(number, _)| Named::Cuda(number)).collect();
@@ -85,7 +90,10 @@ fn chosen(gpus: Option<&str>, nvrtc: Option<&Path>) -> anyhow::Result<(Vec<Named
 
 /// The cards that the flags name.
 pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
-    let (all, listing) = chosen(args.gpus.as_deref(), args.nvrtc.as_deref())?;
+    let (all, listing) = chosen(args.gpus.as_deref(), args.nvrtc.as_deref(), args.force_fault)?;
+    if args.force_fault.is_some() && listing.is_none() {
+        bail!("--force-fault: there is no CUDA card that could fail; name one with --gpus 0");
+    }
     if all.len() > CARDS_MAX {
         bail!("--gpus names {} cards; a plan has at most {CARDS_MAX}, name fewer", all.len());
     }

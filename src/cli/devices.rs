@@ -152,7 +152,7 @@ fn measured_rates() -> Option<Rates> {
 
 /// Runs the command. Rates that cannot be kept are shown before the error says so.
 pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
-    let cuda = listing::list(args.nvrtc.as_deref());
+    let cuda = listing::list(args.nvrtc.as_deref(), None);
     let (rates, kept) = if args.measure {
         let mut rates = measure_all()?;
         if let Ok(listing) = &cuda {

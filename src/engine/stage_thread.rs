@@ -99,7 +99,8 @@ impl StageShell {
         };
         // Before the links close: else a neighbour could be the first to tell, and would be taken for the culprit.
         if let Some(death) = death {
-            tracing::error!(card = %death.card, cause = death.cause, "a stage died");
+            // Those who wait for it are told as an error.
+            tracing::info!(card = %death.card, cause = death.cause, "a stage died");
             self.tell(CoordinatorEvent::StageDied(death));
         }
         if let Some(link) = &mut self.input {

@@ -62,7 +62,7 @@ impl LinkCard {
 pub fn two_cards() -> Option<&'static [LinkCard; 2]> {
     static CARDS: OnceLock<Result<[LinkCard; 2], String>> = OnceLock::new();
     let cards = CARDS.get_or_init(|| {
-        let listing = listing::list(None).map_err(|e| e.to_string())?;
+        let listing = listing::list(None, None).map_err(|e| e.to_string())?;
         let usable: Vec<_> = listing.cards.iter().filter(|c| c.usable.is_ok()).take(2).collect();
         let [first, second] = usable.as_slice() else {
             return Err(format!("{} usable CUDA cards", usable.len()));

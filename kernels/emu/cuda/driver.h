@@ -49,6 +49,7 @@ enum Status : int {
     CAPTURE_ISOLATION = 905,
     CAPTURED_EVENT = 907,
     CAPTURE_WRONG_THREAD = 908,
+    UNKNOWN = 999,
 };
 
 // The name in cuda.h, or null.

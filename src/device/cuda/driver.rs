@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 
 use self::graph::Recording;
 use super::CudaError;
+use super::faults::{FaultKind, Faults, ForcedFault, Met};
 pub use sharing::MappedMemory;
 
 /// The most arguments of a kernel.
@@ -60,12 +61,14 @@ fn checked(call: &'static str, status: sys::CUresult) -> Result<(), CudaError> {
 #[derive(Clone, Copy, Debug)]
 pub struct Driver {
     version: i32,
+    fault: Option<ForcedFault>,
 }
 
 /// One GPU as the driver lists it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
     ordinal: i32,
+    fault: Option<FaultKind>,
     /// As its maker calls it.
     pub name: String,
     /// Domain, bus and device on PCI.
@@ -83,8 +86,8 @@ pub struct Device {
 }
 
 impl Driver {
-    /// Opens and starts the driver.
-    pub fn open() -> Result<Driver, CudaError> {
+    /// Opens and starts the driver, whose cards fail as `fault` says.
+    pub fn open(fault: Option<ForcedFault>) -> Result<Driver, CudaError> {
         // SAFETY: only opens and closes the candidate libraries.
         if !unsafe { sys::is_culib_present() } {
             return Err(CudaError::NoDriver);
@@ -95,7 +98,7 @@ impl Driver {
             checked("cuInit", sys::cuInit(0))?;
             checked("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
         }
-        Ok(Driver { version })
+        Ok(Driver { version, fault })
     }
 
     /// CUDA version that the driver serves: (12, 8).
@@ -110,6 +113,9 @@ impl Driver {
         unsafe { checked("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))? };
         let mut devices = (0..count).map(device).collect::<Result<Vec<Device>, _>>()?;
         devices.sort_by_key(|d| (d.pci, d.ordinal));
+        for (number, device) in devices.iter_mut().enumerate() {
+            device.fault = self.fault.and_then(|fault| fault.of_card(number));
+        }
         Ok(devices)
     }
 }
@@ -135,6 +141,7 @@ fn device(ordinal: i32) -> Result<Device, CudaError> {
     let bus_bits = f64::from(attribute(A::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?);
     Ok(Device {
         ordinal,
+        fault: None,
         name: String::from_utf8_lossy(&name).into_owned(),
         pci: (
             attribute(A::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
@@ -158,6 +165,7 @@ fn device(ordinal: i32) -> Result<Device, CudaError> {
 struct ContextInner {
     device: sys::CUdevice,
     raw: sys::CUcontext,
+    faults: Faults,
 }
 
 // SAFETY: a context may be bound by any thread, and its calls are thread safe.
@@ -185,7 +193,8 @@ impl Context {
             checked("cuDeviceGet", sys::cuDeviceGet(&mut handle, device.ordinal))?;
             checked("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut raw, handle))?;
         }
-        let context = Context(Arc::new(ContextInner { device: handle, raw }));
+        let faults = Faults::new(device.fault);
+        let context = Context(Arc::new(ContextInner { device: handle, raw, faults }));
         context.bind()?;
         Ok(context)
     }
@@ -194,6 +203,11 @@ impl Context {
     pub fn bind(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained as long as `self` lives.
         checked("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.0.raw) })
+    }
+
+    /// The error of a fault that stands in place of `call`.
+    fn meets(&self, met: Met, call: &'static str) -> Result<(), CudaError> {
+        self.0.faults.instead_of(met).map_or(Ok(()), |status| checked(call, status))
     }
 
     /// Bytes that are free now.
@@ -228,6 +242,7 @@ impl DeviceMemory {
         context.bind()?;
         let mut address = 0;
         if bytes > 0 {
+            context.meets(Met::Allocation, "cuMemAlloc")?;
             // SAFETY: the context is bound; the target outlives the call.
             checked("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) })?;
         }
@@ -254,6 +269,11 @@ impl Span {
     /// Its length.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether it begins at a multiple of `bytes`.
+    pub fn begins_at_multiple_of(&self, bytes: u64) -> bool {
+        self.address.is_multiple_of(bytes)
     }
 
     /// `bytes` bytes from `at` on.
@@ -317,7 +337,8 @@ impl Stream {
     /// Waits until everything queued has run.
     pub fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the stream lives as long as `self`.
-        checked("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0.raw) })
+        checked("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0.raw) })?;
+        self.0.context.meets(Met::Wait, "cuStreamSynchronize")
     }
 
     /// What is queued from now on runs after what `event` was recorded behind.
@@ -391,6 +412,7 @@ impl Stream {
     ) -> Result<(), CudaError> {
         let same = arguments.iter().map(Argument::kind).eq(kernel.signature.iter().copied());
         assert!(same, "{}: arguments {arguments:?} for {:?}", kernel.name, kernel.signature);
+        self.0.context.meets(Met::Launch, "cuLaunchKernelEx")?;
         let mut values = [0u64; ARGUMENTS_MAX];
         let mut places = [std::ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
         let slots = values.iter_mut().zip(&mut places).zip(arguments);
@@ -489,7 +511,8 @@ impl Event {
     /// Waits until it has passed.
     pub fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the event lives.
-        checked("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.raw) })
+        checked("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.raw) })?;
+        self.context.meets(Met::Wait, "cuEventSynchronize")
     }
 
     /// Nanoseconds of the card's clock between two timed events that have passed; `None` where one has not, or where
@@ -646,6 +669,7 @@ impl Module {
     pub fn load(context: &Context, image: &[u8]) -> Result<Module, CudaError> {
         context.bind()?;
         let mut raw = std::ptr::null_mut();
+        context.meets(Met::Module, "cuModuleLoadData")?;
         // PTX is text and ends with a zero; one more byte hurts no cubin.
         let image: Vec<u8> = image.iter().copied().chain([0]).collect();
         // SAFETY: the context is bound; the image is whole, ends with a zero and outlives the call.

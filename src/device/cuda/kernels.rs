@@ -85,14 +85,20 @@ struct Piece {
 /// The compiled units on a card.
 #[derive(Debug)]
 pub struct Kernels {
-    modules: Vec<(Piece, Module)>,
+    modules: Vec<Loaded>,
     cache: Cache,
-    /// Whether the card lets a kernel begin before the one before has ended.
-    takes_early: bool,
 }
 
-/// The least compute capability of such cards.
-const EARLY_SINCE: (i32, i32) = (9, 0);
+/// A piece on the card.
+#[derive(Debug)]
+struct Loaded {
+    piece: Piece,
+    target: Target,
+    module: Module,
+}
+
+/// The least architecture whose code can wait for the kernel before. Text for an older one cannot, on any card.
+const EARLY_SINCE: i32 = 90;
 
 impl Kernels {
     /// The kernels of `units` for weights of `formats`: compiles what the cache does not hold, on all processors, and
@@ -110,12 +116,13 @@ impl Kernels {
         let targets = nvrtc.targets(machine.capability).map_err(failed)?;
         let (mut modules, mut missing) = (Vec::new(), Vec::new());
         for piece in pieces(units, formats) {
-            let kept = |target: &Target| {
-                let image = cache.read(key(piece, &nvrtc, *target, machine))?;
-                Module::load(context, &image).ok()
+            let kept = |&target: &Target| {
+                let image = cache.read(key(piece, &nvrtc, target, machine))?;
+                let module = Module::load(context, &image).ok()?;
+                Some(Loaded { piece, target, module })
             };
             match targets.iter().find_map(kept) {
-                Some(module) => modules.push((piece, module)),
+                Some(loaded) => modules.push(loaded),
                 None => missing.push(piece),
             }
         }
@@ -127,7 +134,7 @@ impl Kernels {
                 match Module::load(context, &image) {
                     Ok(module) => {
                         cache.write(key(piece, &nvrtc, target, machine), &image);
-                        modules.push((piece, module));
+                        modules.push(Loaded { piece, target, module });
                     }
                     Err(error @ CudaError::Image { .. }) => {
                         refusal = Some(error);
@@ -143,7 +150,7 @@ impl Kernels {
         }
         match refusal.filter(|_| !missing.is_empty()) {
             Some(error) => Err(failed(error)),
-            None => Ok(Kernels { modules, cache, takes_early: machine.capability >= EARLY_SINCE }),
+            None => Ok(Kernels { modules, cache }),
         }
     }
 
@@ -177,11 +184,12 @@ impl Kernels {
             .expect("invariant: kernels are asked for by names that are listed");
         let name = format!("{family}{end}");
         // What a unit of formats has beside them is in each of its pieces.
-        let mut of_unit = self.modules.iter().filter(|(piece, _)| piece.unit == unit);
-        let module = of_unit.find(|(piece, _)| !unit.per_format || ty.is_none() || piece.format == ty);
-        let early = self.takes_early && waits_by_itself(unit, &name);
-        let start = if early { Start::Early } else { Start::InOrder };
-        let kernel = module.and_then(|(_, module)| module.kernel(&name, signature, start));
+        let mut of_unit = self.modules.iter().filter(|loaded| loaded.piece.unit == unit);
+        let loaded = of_unit.find(|loaded| !unit.per_format || ty.is_none() || loaded.piece.format == ty);
+        let kernel = loaded.and_then(|loaded| {
+            let early = loaded.target.architecture() >= EARLY_SINCE && waits_by_itself(unit, &name);
+            loaded.module.kernel(&name, signature, if early { Start::Early } else { Start::InOrder })
+        });
         kernel.ok_or_else(|| CudaError::NoKernel { name, folder: self.cache.shown() })
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::CudaError;
 use super::driver::{Context, Device, Driver};
+use super::faults::{FaultKind, ForcedFault};
 use super::nvrtc::Nvrtc;
 
 /// The least compute capability: 8-bit dot products, and the compilers of two CUDA majors serve it.
@@ -44,11 +45,17 @@ pub struct Listing {
     pub cards: Vec<Listed>,
 }
 
-/// Looks at every card; `nvrtc` is the compiler's library where it was named.
-pub fn list(nvrtc: Option<&Path>) -> Result<Listing, CudaError> {
-    let driver = Driver::open()?;
+/// Looks at every card; `nvrtc` is the compiler's library where it was named. Cards and compiler fail as `fault` says.
+pub fn list(nvrtc: Option<&Path>, fault: Option<ForcedFault>) -> Result<Listing, CudaError> {
+    let driver = Driver::open(fault)?;
     let devices = driver.devices()?;
-    let nvrtc = Nvrtc::open(nvrtc, driver.version()).map(|n| (n.version(), n.place().to_owned()));
+    let nvrtc = match fault.map(|f| f.kind) {
+        Some(FaultKind::NoNvrtc) => {
+            Err(CudaError::NoNvrtc { searched: "nowhere: a forced fault".to_owned() })
+        }
+        _ => Nvrtc::open(nvrtc, driver.version()),
+    };
+    let nvrtc = nvrtc.map(|n| (n.version(), n.place().to_owned()));
     let usable = |device: &Device| -> Result<u64, String> {
         let (found, least) = (device.capability, CAPABILITY_MIN);
         if found < least {

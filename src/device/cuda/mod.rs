@@ -10,6 +10,7 @@ pub mod card;
 pub mod driver;
 pub mod early;
 pub mod exec;
+pub mod faults;
 pub mod kernels;
 pub mod links;
 pub mod listing;

@@ -94,6 +94,15 @@ pub enum Target {
     Ptx(i32),
 }
 
+impl Target {
+    /// Which architecture's instructions it may have.
+    pub fn architecture(self) -> i32 {
+        match self {
+            Target::Cubin(architecture) | Target::Ptx(architecture) => architecture,
+        }
+    }
+}
+
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

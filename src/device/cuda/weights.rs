@@ -17,6 +17,9 @@ use crate::model::program::{WeightDecl, WeightId, WeightUse};
 /// Bytes of one sending.
 const PART_BYTES: usize = 4 << 20;
 
+/// Kernels read words of up to so many bytes: weights, and the matrix of each expert, begin at multiples of it.
+const ALIGN_BYTES: u64 = 16;
+
 /// All weights of a stage.
 #[derive(Debug)]
 pub struct Weights {
@@ -35,6 +38,20 @@ fn bytes_of(decl: &WeightDecl) -> usize {
     }
 }
 
+/// Refuses experts that kernels could not read.
+fn aligned(card: CardId, decl: &WeightDecl) -> Result<(), CardError> {
+    let expert_bytes = decl.file_bytes() / decl.experts as u64;
+    if decl.usage != WeightUse::Experts || expert_bytes.is_multiple_of(ALIGN_BYTES) {
+        return Ok(());
+    }
+    let what = format!(
+        "CUDA cards: each expert of {} has {expert_bytes} B, no multiple of {ALIGN_BYTES}; use virtual cards (--gpus \
+         cpu:2)",
+        decl.name
+    );
+    Err(CardError::Unsupported { card, what })
+}
+
 impl Weights {
     /// Books, takes and fills the memory. On success all has arrived.
     pub fn load(
@@ -49,6 +66,7 @@ impl Weights {
         let mut sums: BTreeMap<ItemKind, u64> = BTreeMap::new();
         for (id, decl) in program.weights.iter().enumerate() {
             let Some(item) = footprint::item_of(stage, WeightId(id), decl) else { continue };
+            aligned(card, decl)?;
             own.push((id, item));
             *sums.entry(item).or_default() += kept(bytes_of(decl) as u64);
         }
@@ -61,7 +79,13 @@ impl Weights {
         for (id, item) in own {
             let decl = &program.weights[id];
             let arena = arenas.get_mut(&item).expect("invariant: every item of a weight has its memory");
-            places[id] = Some(arena.cut(bytes_of(decl)));
+            let place = arena.cut(bytes_of(decl));
+            assert!(
+                place.begins_at_multiple_of(ALIGN_BYTES),
+                "{}: not at a multiple of {ALIGN_BYTES}",
+                decl.name
+            );
+            places[id] = Some(place);
             by_name.entry(&decl.name).or_default().push(id);
         }
         let arenas: Vec<Arena> = arenas.into_values().collect();
@@ -152,5 +176,35 @@ impl<'a> Sender<'a> {
         let room = buffer.bytes_mut().map_err(|e| e.on(self.card))?;
         room[..bytes.len()].copy_from_slice(bytes);
         self.stream.upload(buffer, bytes.len() as u64, to).map_err(|e| e.on(self.card))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::TensorType;
+
+    #[test]
+    fn experts_between_multiples_of_16_are_refused_by_name() {
+        let decl = |ty, rows, usage| WeightDecl {
+            name: "blk.0.ffn_up_exps.weight".to_owned(),
+            ty,
+            cols: 256,
+            rows,
+            experts: 4,
+            usage,
+            layer: Some(0),
+        };
+        for (ty, rows) in [(TensorType::Q6_K, 8), (TensorType::Q4_K, 1), (TensorType::MXFP4, 2)] {
+            assert!(aligned(CardId(0), &decl(ty, rows, WeightUse::Experts)).is_ok(), "{ty} {rows}");
+        }
+        for (ty, rows, bytes) in [(TensorType::Q6_K, 1, 210), (TensorType::MXFP4, 1, 136)] {
+            let error = aligned(CardId(0), &decl(ty, rows, WeightUse::Experts)).unwrap_err().to_string();
+            assert!(
+                error.contains("blk.0.ffn_up_exps.weight") && error.contains(&format!("{bytes} B")),
+                "{error}"
+            );
+            assert!(aligned(CardId(0), &decl(ty, rows, WeightUse::Matrix)).is_ok(), "{ty} {rows}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use cudarc::driver::sys;
 
 use super::{Event, Module, PinnedMemory, Stream, checked};
 use crate::device::cuda::CudaError;
+use crate::device::cuda::faults::Met;
 
 /// What a graph needs when it runs.
 #[derive(Debug, Default)]
@@ -131,6 +132,7 @@ impl Graph {
             self.needs.pinned.iter().all(borrowed),
             "a graph is launched with all pinned memory that it uses"
         );
+        self.stream.0.context.meets(Met::Launch, "cuGraphLaunch")?;
         for memory in pinned.iter_mut() {
             memory.used_until(&self.stream, &self.done)?;
         }

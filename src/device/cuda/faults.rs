@@ -1,0 +1,172 @@
+//! Faults on demand: what a driver, its compiler or a card can do wrong, so that what follows can be seen.
+//!
+//! Invariants: nothing is forced that was not asked for by name; a fault is met before the call in whose place it
+//! stands, so that nothing is half done, but behind a wait, since memory must not be freed under a card that works; a
+//! card that has failed goes on failing.
+//! Does not know: handles, batches.
+
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cudarc::driver::sys::CUresult;
+
+/// Launches before a card fails in the middle of its work.
+const LAUNCHES_BEFORE: u64 = 8;
+
+/// Allocations before memory ends.
+const ALLOCATIONS_BEFORE: u64 = 1;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The second allocation on the card is refused.
+    OutOfMemory,
+    /// Every call fails after some launches.
+    LostCard,
+    /// A wait after some launches tells of an access outside memory, as do all calls after it.
+    Kernel,
+    /// The run-time compiler is missing.
+    NoNvrtc,
+    /// The driver takes nothing that the run-time compiler makes.
+    OldDriver,
+}
+
+impl FaultKind {
+    /// All, by name.
+    pub const ALL: [(&'static str, FaultKind); 5] = [
+        ("out-of-memory", FaultKind::OutOfMemory),
+        ("lost-card", FaultKind::LostCard),
+        ("kernel", FaultKind::Kernel),
+        ("no-nvrtc", FaultKind::NoNvrtc),
+        ("old-driver", FaultKind::OldDriver),
+    ];
+}
+
+/// A fault and where: `lost-card:1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForcedFault {
+    /// What.
+    pub kind: FaultKind,
+    /// The number of the card; every card without one.
+    pub card: Option<usize>,
+}
+
+impl ForcedFault {
+    /// What this card is to do.
+    pub fn of_card(self, number: usize) -> Option<FaultKind> {
+        self.card.is_none_or(|card| card == number).then_some(self.kind)
+    }
+}
+
+impl FromStr for ForcedFault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ForcedFault, String> {
+        let (name, card) = match text.split_once(':') {
+            Some((name, card)) => (name, Some(card)),
+            None => (text, None),
+        };
+        let names = || FaultKind::ALL.map(|(name, _)| name).join(", ");
+        let kind = FaultKind::ALL.iter().find(|(known, _)| *known == name);
+        let (_, kind) = kind.ok_or_else(|| format!("`{name}` is no fault; there are {}", names()))?;
+        let card =
+            card.map(|c| c.parse().map_err(|_| format!("`{c}` is no card; write kernel:1"))).transpose()?;
+        Ok(ForcedFault { kind: *kind, card })
+    }
+}
+
+/// A call that can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// Memory of the card is taken.
+    Allocation,
+    /// Code is loaded.
+    Module,
+    /// Work is queued.
+    Launch,
+    /// The host waits for work.
+    Wait,
+}
+
+/// What one card was told, and how far it has come.
+#[derive(Debug, Default)]
+pub struct Faults {
+    kind: Option<FaultKind>,
+    allocations: AtomicU64,
+    launches: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Faults {
+    /// `None` for a card that does what it can.
+    pub fn new(kind: Option<FaultKind>) -> Faults {
+        Faults { kind, ..Faults::default() }
+    }
+
+    /// The status that stands in place of this call's.
+    pub fn instead_of(&self, met: Met) -> Option<CUresult> {
+        let kind = self.kind?;
+        let count =
+            |counter: &AtomicU64, wanted: Met| counter.fetch_add(u64::from(met == wanted), Ordering::Relaxed);
+        let (allocations, launches) =
+            (count(&self.allocations, Met::Allocation), count(&self.launches, Met::Launch));
+        let (status, now) = match kind {
+            FaultKind::OutOfMemory => (
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+                met == Met::Allocation && allocations >= ALLOCATIONS_BEFORE,
+            ),
+            FaultKind::LostCard => (CUresult::CUDA_ERROR_UNKNOWN, launches >= LAUNCHES_BEFORE),
+            FaultKind::Kernel => {
+                let first = met == Met::Wait && launches >= LAUNCHES_BEFORE;
+                let failed = self.failed.fetch_add(u64::from(first), Ordering::Relaxed) > 0;
+                (CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, first || failed)
+            }
+            FaultKind::OldDriver => (CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, met == Met::Module),
+            // Met where the compiler is looked for.
+            FaultKind::NoNvrtc => return None,
+        };
+        now.then_some(status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_named_with_or_without_a_card() {
+        for (name, kind) in FaultKind::ALL {
+            assert_eq!(name.parse(), Ok(ForcedFault { kind, card: None }));
+            assert_eq!(format!("{name}:1").parse(), Ok(ForcedFault { kind, card: Some(1) }));
+        }
+        for text in ["", "fire", "kernel:", "kernel:x", "kernel:1:2"] {
+            assert!(text.parse::<ForcedFault>().is_err(), "{text}");
+        }
+        let second: ForcedFault = "kernel:1".parse().unwrap();
+        assert_eq!([0, 1].map(|card| second.of_card(card)), [None, Some(FaultKind::Kernel)]);
+    }
+
+    #[test]
+    fn a_card_fails_when_it_was_told_and_goes_on_failing() {
+        let statuses = |kind, calls: &[Met]| -> Vec<bool> {
+            let faults = Faults::new(kind);
+            calls.iter().map(|&met| faults.instead_of(met).is_some()).collect()
+        };
+        let some = |kind, calls: &[Met]| statuses(Some(kind), calls);
+        use Met::{Allocation, Launch, Module, Wait};
+        assert_eq!(
+            some(FaultKind::OutOfMemory, &[Allocation, Launch, Allocation, Wait]),
+            [false, false, true, false]
+        );
+        assert_eq!(some(FaultKind::OldDriver, &[Allocation, Module, Module]), [false, true, true]);
+        let mut work = vec![Wait];
+        work.extend([Launch; LAUNCHES_BEFORE as usize]);
+        work.extend([Launch, Wait, Launch, Module]);
+        let at = work.len() - 4;
+        let lost = some(FaultKind::LostCard, &work);
+        assert!(lost[..at].iter().all(|f| !f) && lost[at..].iter().all(|f| *f), "{lost:?}");
+        let kernel = some(FaultKind::Kernel, &work);
+        assert!(kernel[..=at].iter().all(|f| !f) && kernel[at + 1..].iter().all(|f| *f), "{kernel:?}");
+        assert!(statuses(None, &work).iter().all(|f| !f));
+    }
+}
