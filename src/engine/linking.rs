@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::open::OpenError;
-use crate::device::cuda::CudaError;
 use crate::device::cuda::card::CudaCard;
 use crate::device::cuda::driver::Device;
 use crate::device::cuda::exec::CudaExec;
 use crate::device::cuda::links::pattern;
 use crate::device::cuda::links::ring::{RingSize, SlotRing};
-use crate::device::{Card, CardRing};
+use crate::device::{Card, CardError, CardRing};
 use crate::model::facts::LinkKind;
 
 /// How rows are to travel between cards (`--link`).
@@ -72,13 +71,12 @@ pub(super) fn link(
         whys.push(format!("no peer link: {from_name} does not reach the memory of {to_name}"));
     }
     for kind in [LinkKind::Peer, LinkKind::Mapped].into_iter().skip_while(|kind| *kind != planned) {
-        match ring(from, to, kind, size) {
+        match ring(from, to, kind, size)? {
             Ok(ring) => {
                 let ring = Arc::new(ring);
                 from.exec.leave_by(ring.clone());
                 to.exec.arrive_by(ring.clone(), limit);
-                let why = (!whys.is_empty()).then(|| whys.join("; "));
-                return Ok(Linked { ring: Some(ring), kind, why });
+                return Ok(Linked { ring: Some(ring), kind, why: joined(&whys) });
             }
             Err(what) if choice == LinkChoice::Auto => {
                 whys.push(format!("no {} link: {what}", kind.name()));
@@ -90,22 +88,37 @@ pub(super) fn link(
             }
         }
     }
-    Ok(Linked { ring: None, kind: LinkKind::Staged, why: (!whys.is_empty()).then(|| whys.join("; ")) })
+    Ok(Linked { ring: None, kind: LinkKind::Staged, why: joined(&whys) })
 }
 
-/// A ring of that kind that has passed its test; else why there is none.
-fn ring(from: &CudaStage, to: &mut CudaStage, kind: LinkKind, size: RingSize) -> Result<SlotRing, String> {
-    let words = |error: CudaError| error.to_string();
+fn joined(whys: &[String]) -> Option<String> {
+    (!whys.is_empty()).then(|| whys.join("; "))
+}
+
+/// A ring of that kind that has passed its test; `Ok(Err(..))`: why there is none between cards that are well.
+fn ring(
+    from: &CudaStage,
+    to: &mut CudaStage,
+    kind: LinkKind,
+    size: RingSize,
+) -> Result<Result<SlotRing, String>, CardError> {
+    let card = to.card.facts().id;
     if kind == LinkKind::Mapped {
-        return tested(SlotRing::mapped(to.card.context(), size).map_err(words)?, from, to);
+        let ring = SlotRing::mapped(to.card.context(), size).map_err(|e| e.on(card))?;
+        return tested(ring, from, to);
     }
-    from.card.context().reach(to.card.context()).map_err(words)?;
-    let memory = to.card.link_slots(size).map_err(|error| error.to_string())?;
-    let ring = SlotRing::peer(to.exec.side().stream, memory, size).map_err(words);
-    ring.and_then(|ring| tested(ring, from, to)).inspect_err(|_| to.card.give_back_link_slots(size))
+    if let Err(error) = from.card.context().reach(to.card.context()) {
+        return Ok(Err(error.to_string()));
+    }
+    let memory = to.card.link_slots(size)?;
+    let ring = SlotRing::peer(to.exec.side().stream, memory, size).map_err(|e| e.on(card))?;
+    let tested = tested(ring, from, to)?;
+    if tested.is_err() {
+        to.card.give_back_link_slots(size);
+    }
+    Ok(tested)
 }
 
-fn tested(ring: SlotRing, from: &CudaStage, to: &CudaStage) -> Result<SlotRing, String> {
-    pattern::check(&ring, &from.exec.side(), &to.exec.side()).map_err(|error| error.to_string())??;
-    Ok(ring)
+fn tested(ring: SlotRing, from: &CudaStage, to: &CudaStage) -> Result<Result<SlotRing, String>, CardError> {
+    Ok(pattern::check(&ring, &from.exec.side(), &to.exec.side())?.map(|()| ring))
 }

@@ -136,13 +136,20 @@ impl End {
     }
 
     pub fn side(&self) -> Side<'_> {
-        Side { stream: &self.stream, kernels: &self.card.kernels, rows: self.rows, words: self.words }
+        Side {
+            card: CardId(0),
+            stream: &self.stream,
+            kernels: &self.card.kernels,
+            rows: self.rows,
+            words: self.words,
+        }
     }
 
     fn send_words(&mut self, turn: CardSlot) {
         let (stream, kernels) = (self.stream.clone(), self.card.kernels.clone());
         stream.bind().unwrap();
-        let side = Side { stream: &stream, kernels: &kernels, rows: self.rows, words: self.words };
+        let side =
+            Side { card: CardId(0), stream: &stream, kernels: &kernels, rows: self.rows, words: self.words };
         side.send_words(&mut self.pinned_words, turn).unwrap();
     }
 

@@ -11,6 +11,7 @@ use cudarc::driver::sys;
 
 use super::{Context, Device, Event, Span, Stream, checked};
 use crate::device::cuda::CudaError;
+use crate::device::cuda::faults::Met;
 
 impl Device {
     /// Whether the system lets this device's work touch memory of `other`.
@@ -139,7 +140,10 @@ impl Event {
         // SAFETY: the event lives.
         match unsafe { sys::cuEventQuery(self.raw) } {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            status => checked("cuEventQuery", status).map(|()| true),
+            status => {
+                checked("cuEventQuery", status)?;
+                self.context.meets(Met::Wait, "cuEventQuery").map(|()| true)
+            }
         }
     }
 }

@@ -53,7 +53,7 @@ impl CudaExec {
     pub fn side(&self) -> Side<'_> {
         let rows = self.buffers.rows[self.program.residual.0].at;
         let words = self.buffers.block.part(0, WORDS_BYTES);
-        Side { stream: &self.stream, kernels: &self.links.kernels, rows, words }
+        Side { card: self.card, stream: &self.stream, kernels: &self.links.kernels, rows, words }
     }
 
     /// Rows arrive through this ring, each batch's within `limit` of being asked for.

@@ -130,7 +130,13 @@ impl<'a> Half<'a> {
     }
 
     fn side(&self) -> Side<'_> {
-        Side { stream: &self.stream, kernels: &self.card.kernels, rows: self.rows, words: self.words }
+        Side {
+            card: self.card.card,
+            stream: &self.stream,
+            kernels: &self.card.kernels,
+            rows: self.rows,
+            words: self.words,
+        }
     }
 
     /// Sends the turns of all rounds from `first` on, and words without a fault.
@@ -229,8 +235,7 @@ pub fn link(from: &Measured, to: &Measured, kind: LinkKind) -> Result<Result<Lin
         _ => SlotRing::mapped(&half.card.context, size).map_err(|e| half.card.failed(e)),
     };
     let (there, back) = (ring(&far)?, ring(&near)?);
-    let checked = pattern::check(&there, &near.side(), &far.side());
-    if let Err(what) = checked.map_err(|e| from.failed(e))? {
+    if let Err(what) = pattern::check(&there, &near.side(), &far.side())? {
         return Ok(Err(what));
     }
     let mut trip = RoundTrip { there, back, near, far, next: 1 };

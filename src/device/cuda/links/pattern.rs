@@ -11,8 +11,8 @@ use super::super::CudaError;
 use super::super::driver::{PinnedMemory, Span, Stream};
 use super::ring::SlotRing;
 use super::side::{LinkKernels, LinkWords};
-use crate::device::CardSlot;
-use crate::model::facts::SlotId;
+use crate::device::{CardError, CardSlot};
+use crate::model::facts::{CardId, SlotId};
 
 /// Longer than any card needs for a slot.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -31,6 +31,8 @@ pub const WORDS_BYTES: u64 = 3 * LINE;
 /// A card in a check: memory that nobody uses meanwhile.
 #[derive(Debug)]
 pub struct Side<'a> {
+    /// Which, for messages.
+    pub card: CardId,
     /// Of the card.
     pub stream: &'a Stream,
     /// Of the card.
@@ -59,7 +61,7 @@ impl Side<'_> {
 }
 
 /// `Ok(Err(..))`: the cards work, but rows did not arrive as they were sent; in words.
-pub fn check(ring: &SlotRing, from: &Side<'_>, to: &Side<'_>) -> Result<Result<(), String>, CudaError> {
+pub fn check(ring: &SlotRing, from: &Side<'_>, to: &Side<'_>) -> Result<Result<(), String>, CardError> {
     let most = ring.size().values;
     let mut sizes = vec![1, most.min(1000), most];
     sizes.dedup();
@@ -70,14 +72,22 @@ pub fn check(ring: &SlotRing, from: &Side<'_>, to: &Side<'_>) -> Result<Result<(
                 for (sender, receiver, way) in [(from, to, "there"), (to, from, "back")] {
                     sequence += 1;
                     let turn = CardSlot { slot: SlotId(slot), sequence };
-                    if !carried(ring, sender, receiver, values, turn, pattern)? {
+                    send(ring, sender, values, turn, pattern).map_err(|e| e.on(sender.card))?;
+                    let arrived = arrives(ring, receiver, values, turn, pattern);
+                    let arrived = arrived.map_err(|e| e.on(receiver.card))?;
+                    sender
+                        .stream
+                        .bind()
+                        .and_then(|()| sender.stream.wait())
+                        .map_err(|e| e.on(sender.card))?;
+                    if !arrived {
                         return Ok(Err(format!("{values} values did not arrive as they were sent ({way})")));
                     }
                 }
             }
         }
     }
-    ring.clear(to.stream)?;
+    ring.clear(to.stream).map_err(|e| e.on(to.card))?;
     Ok(Ok(()))
 }
 
@@ -87,36 +97,39 @@ fn bits(turn: CardSlot, pattern: u32, at: usize) -> u32 {
     (seed ^ at as u32).wrapping_mul(0xC2B2_AE35).rotate_left(13 * (pattern + 1))
 }
 
-fn carried(
+/// Queues sending a pattern.
+fn send(
     ring: &SlotRing,
-    sender: &Side<'_>,
-    receiver: &Side<'_>,
+    side: &Side<'_>,
+    values: usize,
+    turn: CardSlot,
+    pattern: u32,
+) -> Result<(), CudaError> {
+    side.stream.bind()?;
+    let mut rows = PinnedMemory::new(side.stream.context(), 4 * values as u64)?;
+    let mut words = PinnedMemory::new(side.stream.context(), WORDS_BYTES)?;
+    let places = rows.values_mut::<u32>(0, values)?;
+    places.iter_mut().enumerate().for_each(|(at, place)| *place = bits(turn, pattern, at));
+    side.stream.upload(&mut rows, 4 * values as u64, side.rows)?;
+    side.send_words(&mut words, turn)?;
+    side.kernels.post_known(side.stream, ring, side.rows, values, (side.places(), turn))
+}
+
+/// Whether a pattern arrives as it was sent.
+fn arrives(
+    ring: &SlotRing,
+    side: &Side<'_>,
     values: usize,
     turn: CardSlot,
     pattern: u32,
 ) -> Result<bool, CudaError> {
-    let bytes = 4 * values as u64;
-    sender.stream.bind()?;
-    let mut rows = PinnedMemory::new(sender.stream.context(), bytes)?;
-    let mut words = PinnedMemory::new(sender.stream.context(), WORDS_BYTES)?;
-    for (at, place) in rows.bytes_mut()?.chunks_exact_mut(4).enumerate() {
-        place.copy_from_slice(&bits(turn, pattern, at).to_le_bytes());
-    }
-    sender.stream.upload(&mut rows, bytes, sender.rows)?;
-    sender.send_words(&mut words, turn)?;
-    let known = (sender.places(), turn);
-    sender.kernels.post_known(sender.stream, ring, sender.rows, values, known)?;
-
-    receiver.stream.bind()?;
-    let mut own_words = PinnedMemory::new(receiver.stream.context(), WORDS_BYTES)?;
-    receiver.stream.zero(receiver.rows.part(0, bytes))?;
-    receiver.send_words(&mut own_words, turn)?;
-    let limit = (receiver.places(), LIMIT);
-    receiver.kernels.wait(receiver.stream, ring, receiver.rows, values, limit)?;
+    side.stream.bind()?;
+    let mut words = PinnedMemory::new(side.stream.context(), WORDS_BYTES)?;
+    side.stream.zero(side.rows.part(0, 4 * values as u64))?;
+    side.send_words(&mut words, turn)?;
+    side.kernels.wait(side.stream, ring, side.rows, values, (side.places(), LIMIT))?;
     let (mut got, mut fault) = (vec![0u32; values], [0u32]);
-    receiver.stream.download(receiver.rows, &mut got)?;
-    receiver.stream.download(receiver.places().fault, &mut fault)?;
-    sender.stream.bind()?;
-    sender.stream.wait()?;
+    side.stream.download(side.rows, &mut got)?;
+    side.stream.download(side.places().fault, &mut fault)?;
     Ok(fault == [0] && got.iter().enumerate().all(|(at, &found)| found == bits(turn, pattern, at)))
 }
