@@ -3,7 +3,7 @@
 // shapes   a slot is a header of 128 bytes (sequence number, fault word), then up to (slot_bytes - 128) / 4 values; rows
 //          [values] f32, dense, 16-byte aligned; turn: slot, sequence number
 // launch   grid (blocks), block 256; each thread moves 16 bytes at a time. post_rows with 0 values only signals, in one
-//          block; await_rows keeps every block waiting, so a grid is no larger than what the card runs at once
+//          block; the first block of await_rows waits for the others' sake too, so it begins no later than they
 // order    no sums
 // moves    each value read once and written once: by post_rows from the card's memory into the ring's (of another card, or
 //          of the host), by await_rows from the ring's into the card's
@@ -19,7 +19,7 @@ constexpr i32 FAULT = 1;
 constexpr u32 ARRIVED = 0;
 constexpr u32 LATE = 0xfffffffeu;
 constexpr u32 ENDED = 0xffffffffu;
-// Looks at the sequence word between two looks at the clock and the word that ends waits, which lies in the host's memory.
+// Looks at the sequence word between two looks at what else may end a wait.
 constexpr i32 LOOKS = 32;
 
 // Values from one place to another, the grid's threads together.
@@ -60,7 +60,7 @@ post_rows(const f32* rows, const u32* turn, u8* ring, i64 slot_bytes, const u32*
     store_release_system(header + SEQUENCE, sequence);
 }
 
-// Waits for the sequence number, until `limit_ns` have passed or the word `ended` is set.
+// Waits for the sequence number, until `limit_ns` have passed or the word `ended` is set, which lies in the host's memory.
 DEVICE u32 await_sequence(const u32* word, u32 sequence, const u32* ended, i64 start_ns, i64 limit_ns) {
     for (;;) {
         for (i32 look = 0; look < LOOKS; look++) {
@@ -72,25 +72,40 @@ DEVICE u32 await_sequence(const u32* word, u32 sequence, const u32* ended, i64 s
     }
 }
 
-// Takes rows out of a slot once they are there; rows that do not come are zeros. The fault word becomes that of the rows, or
-// says why there are none. Of what was waited, `waited_ns` gets the nanoseconds.
+// The same in a block that leaves clock and host to the first one: what ends that wait is its fault word.
+DEVICE u32 await_behind(const u32* word, u32 sequence, const u32* fault) {
+    for (;;) {
+        for (i32 look = 0; look < LOOKS; look++) {
+            if (load_acquire_system(word) == sequence) return ARRIVED;
+            pause_shortly();
+        }
+        const u32 found = load_acquire_system(fault);
+        if (found >= LATE) return found;
+    }
+}
+
+// Takes rows out of a slot once they are there; rows that do not come are zeros. The fault word, which is 0 before, becomes
+// that of the rows, or says why there are none. Of what was waited, `waited_ns` gets the nanoseconds. Where `gate` is given,
+// the first block alone looks at the slot, whose words are far, and opens the gate to the others.
 extern "C" __global__ void __launch_bounds__(LINK_BLOCK)
-await_rows(f32* rows, const u32* turn, const u8* ring, i64 slot_bytes, u32* fault, const u32* ended, u32* waited_ns,
-           i64 limit_ns, i64 values) {
+await_rows(f32* rows, const u32* turn, const u8* ring, i64 slot_bytes, u32* fault, u32* gate, const u32* ended,
+           u32* waited_ns, i64 limit_ns, i64 values) {
     __shared__ u32 outcome;
     wait_for_previous();
     let_next_start();
+    const u32 sequence = turn[1];
     const u8* slot = ring + (i64) turn[0] * slot_bytes;
     const u32* header = (const u32*) slot;
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && blockIdx.x == 0) {
         const i64 start_ns = clock_ns();
-        outcome = await_sequence(header + SEQUENCE, turn[1], ended, start_ns, limit_ns);
-        if (blockIdx.x == 0) {
-            const u32 found = outcome == ARRIVED ? load_acquire_system(header + FAULT) : outcome;
-            if (found != 0) set_once(fault, found);
-            const i64 ns = clock_ns() - start_ns;
-            *waited_ns = ns < 0xffffffff ? (u32) ns : 0xffffffffu;
-        }
+        outcome = await_sequence(header + SEQUENCE, sequence, ended, start_ns, limit_ns);
+        if (outcome == ARRIVED && gate != nullptr) store_release_system(gate, sequence);
+        const u32 found = outcome == ARRIVED ? load_acquire_system(header + FAULT) : outcome;
+        if (found != 0) set_once(fault, found);
+        const i64 ns = clock_ns() - start_ns;
+        *waited_ns = ns < 0xffffffff ? (u32) ns : 0xffffffffu;
+    } else if (threadIdx.x == 0) {
+        outcome = await_behind(gate != nullptr ? gate : header + SEQUENCE, sequence, fault);
     }
     __syncthreads();
     if (outcome == ARRIVED) {

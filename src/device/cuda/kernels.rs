@@ -41,7 +41,7 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION, "attend_merge", &[P, I, P, P, I, I, I, I]),
     (&ATTENTION, "copy_page", &[P, L, I, I]),
     (&LINKS, "post_rows", &[P, P, P, L, P, P, L]),
-    (&LINKS, "await_rows", &[P, P, P, L, P, P, P, L, L]),
+    (&LINKS, "await_rows", &[P, P, P, L, P, P, P, P, L, L]),
 ];
 
 /// Where kernels come from.

@@ -144,8 +144,8 @@ impl GpuSizes {
         places + self.block_bytes(rows_max, kv_pages)
     }
 
-    /// The block that the host sends with every batch: the fault word, the words of links, then token, position, state and source of each
-    /// row, the page tables, the angles.
+    /// The block that the host sends with every batch: the words of faults and links, then token, position, state and
+    /// source of each row, the page tables, the angles.
     pub fn block_bytes(&self, rows_max: usize, kv_pages: usize) -> u64 {
         let words = 4 * kept(4 * rows_max as u64);
         let angles: u64 = self.angles.iter().map(|&bytes| kept((bytes * rows_max) as u64)).sum();

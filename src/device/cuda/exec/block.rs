@@ -43,6 +43,8 @@ pub(super) struct Places {
     hand_off: Span,
     /// 0 before and behind every post of rows.
     arrived: Span,
+    /// 0 before rows arrive.
+    gate: Span,
     pub(super) tokens: Span,
     pub(super) standing: Standing,
     /// Spans of attention that are launched; those behind a row's position do nothing.
@@ -56,7 +58,8 @@ pub(super) struct Places {
 impl Places {
     /// The words of the link by which rows arrive.
     pub(super) fn link_in(&self) -> LinkWords {
-        LinkWords { turn: self.hand_off.part(0, 8), fault: self.fault, arrived: self.arrived }
+        let Places { fault, arrived, gate, .. } = *self;
+        LinkWords { turn: self.hand_off.part(0, 8), fault, arrived, gate }
     }
 
     /// The words of the link by which rows leave.
@@ -131,7 +134,8 @@ impl Block {
         let HandOff { in_slot, in_sequence, out_slot, out_sequence } = hand_off;
         let words = [0, 0, 0, 0, in_slot, in_sequence, out_slot, out_sequence];
         let first = writer.put(words.len(), words);
-        let (fault, arrived, hand_off) = (first.part(0, 4), first.part(4, 4), first.from(16));
+        let (fault, arrived, gate) = (first.part(0, 4), first.part(4, 4), first.part(8, 4));
+        let hand_off = first.from(16);
         let tokens = writer.put(n, rows.iter().map(|r| r.token));
         let positions = writer.put(n, rows.iter().map(|r| r.position));
         let states_at = writer.put(n, states.numbers.iter().copied());
@@ -154,7 +158,7 @@ impl Block {
         self.used_bytes = 4 * writer.used as u64;
         let standing = Standing { positions, states: states_at, pages, pages_per_state };
         let spans = (pages_per_state * PAGE_POSITIONS).div_ceil(SPAN_POSITIONS);
-        Ok(Places { fault, hand_off, arrived, tokens, standing, spans, wanted, angles })
+        Ok(Places { fault, hand_off, arrived, gate, tokens, standing, spans, wanted, angles })
     }
 
     /// Starts sending the block that was filled last.

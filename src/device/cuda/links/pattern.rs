@@ -26,7 +26,7 @@ const SEQUENCES_FROM: u32 = 0x8000_0000;
 /// Words that a side needs, each on a line of its own.
 const LINE: u64 = 64;
 /// Bytes of the words of a side.
-pub const WORDS_BYTES: u64 = 3 * LINE;
+pub const WORDS_BYTES: u64 = 4 * LINE;
 
 /// A card in a check: memory that nobody uses meanwhile.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Side<'_> {
     /// The words in their places.
     pub fn places(&self) -> LinkWords {
         let line = |i: u64| self.words.part(i * LINE, LINE);
-        LinkWords { turn: line(0), fault: line(1), arrived: line(2) }
+        LinkWords { turn: line(0), fault: line(1), arrived: line(2), gate: line(3) }
     }
 
     /// Sends words of a turn with no fault.

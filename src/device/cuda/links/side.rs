@@ -38,6 +38,8 @@ pub struct LinkWords {
     pub fault: Span,
     /// 0 before and after a post; where rows arrive it is not used.
     pub arrived: Span,
+    /// Anything but the next sequence number; where rows leave it is not used.
+    pub gate: Span,
 }
 
 /// The kernels of links, on one card.
@@ -116,6 +118,7 @@ impl LinkKernels {
             some(ring.slots()),
             I64(slot_bytes),
             some(words.fault),
+            Pointer((ring.kind() == LinkKind::Mapped).then_some(words.gate)),
             some(ring.ended()),
             some(ring.waited()),
             I64(i64::try_from(limit_ns).unwrap_or(i64::MAX)),
