@@ -101,4 +101,30 @@ DEVICE void add_one(u32* place) { atomicAdd(place, 1u); }
 // Writes `value` where 0 stands.
 DEVICE void set_once(u32* place, u32 value) { atomicCAS(place, 0u, value); }
 
+// Counts up to `limit`, then begins at 0 again; gives the count before.
+DEVICE u32 count_around(u32* place, u32 limit) { return atomicInc(place, limit); }
+
+// What this thread wrote, and what it saw written, is seen by other cards and the host before what it writes from here on.
+DEVICE void fence_system() { __threadfence_system(); }
+
+// A word that another card or the host writes; with it comes what was written before it.
+DEVICE u32 load_acquire_system(const u32* place) {
+    u32 value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(place) : "memory");
+    return value;
+}
+DEVICE void store_release_system(u32* place, u32 value) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(place), "r"(value) : "memory");
+}
+
+// Nanoseconds of the card's clock.
+DEVICE i64 clock_ns() {
+    i64 ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+// Leaves the memory to others for a moment, between two looks at a word.
+DEVICE void pause_shortly() { __nanosleep(20); }
+
 #endif

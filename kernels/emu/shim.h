@@ -3,9 +3,11 @@
 // Invariants: it defines every name that device/vendor.h defines for CUDA, with the same bits; kernels see no difference
 // but time. Does not know: ops, formats, drivers.
 #pragma once
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <immintrin.h>
+#include <sched.h>
 
 #include "device/types.h"
 #include "emu/fibers.h"
@@ -97,3 +99,22 @@ inline void set_once(u32* place, u32 value) {
     u32 zero = 0;
     __atomic_compare_exchange_n(place, &zero, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
+
+inline u32 count_around(u32* place, u32 limit) {
+    u32 before = __atomic_load_n(place, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(place, &before, before >= limit ? 0 : before + 1, true, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_RELAXED)) {
+    }
+    return before;
+}
+
+inline void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline u32 load_acquire_system(const u32* place) { return __atomic_load_n(place, __ATOMIC_ACQUIRE); }
+inline void store_release_system(u32* place, u32 value) { __atomic_store_n(place, value, __ATOMIC_RELEASE); }
+
+inline i64 clock_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A block that waits keeps its OS thread; what it waits for runs on another.
+inline void pause_shortly() { sched_yield(); }

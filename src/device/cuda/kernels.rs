@@ -14,7 +14,7 @@ use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 a
 use super::driver::{Context, Kernel, Module, Parameter, Start};
 use super::early::waits_by_itself;
 use super::nvrtc::{Nvrtc, Request, Target};
-use super::source::{self, ATTENTION, FORMATS, OPTIONS, PROMPT, ROWS, Unit};
+use super::source::{self, ATTENTION, FORMATS, LINKS, OPTIONS, PROMPT, ROWS, Unit};
 use crate::device::{CardError, LoadProgress};
 use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
@@ -49,6 +49,8 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION, "copy_page", &[P, L, I, I]),
     (&PROMPT, "group_pairs", &[P, I, I, P, P]),
     (&PROMPT, "prompt_product_", &[P, L, P, P, I, P, P, P, I, I, I, I, P, I, P]),
+    (&LINKS, "post_rows", &[P, P, P, L, P, P, L]),
+    (&LINKS, "await_rows", &[P, P, P, L, P, P, P, P, L, L]),
 ];
 
 /// Where kernels come from.

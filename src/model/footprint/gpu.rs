@@ -22,6 +22,14 @@ const TILE_BYTES: usize = 16;
 /// Rows whose spans are kept at once where a context is full; more rows take turns.
 pub const ATTENTION_ROWS: usize = 64;
 
+/// In front of the rows of a slot: sequence number and fault word.
+pub const SLOT_HEADER_BYTES: u64 = 128;
+
+/// Bytes of a slot that only GPUs reach, for so many values.
+pub fn slot_bytes(values: usize) -> u64 {
+    SLOT_HEADER_BYTES + kept(4 * values as u64)
+}
+
 /// Widths of an image's two arrays, in bytes a row: signed bytes, and f32 scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ImageBytes {
@@ -160,8 +168,8 @@ impl GpuSizes {
         (TILE_BYTES * (1 + self.tiles_max(self.experts_used * rows_max))) as u64
     }
 
-    /// The block that the host sends with every batch: the fault word, then token, position, state and source of each
-    /// row, the page tables, the angles.
+    /// The block that the host sends with every batch: the words of faults and links, then token, position, state and
+    /// source of each row, the page tables, the angles.
     pub fn block_bytes(&self, rows_max: usize, kv_pages: usize) -> u64 {
         let words = 4 * kept(4 * rows_max as u64);
         let angles: u64 = self.angles.iter().map(|&bytes| kept((bytes * rows_max) as u64)).sum();
