@@ -11,6 +11,7 @@
 // moves    each stored key and value up to the row's position once for every query head
 // twin     src/device/cpu/plain/{attention,stored}.rs, equal bit for bit
 #include "device/functions.cuh"
+#include "device/images.cuh"
 #include "device/reduce.cuh"
 #include "device/stored.cuh"
 
@@ -20,6 +21,9 @@ constexpr i32 SPAN_BLOCK = 512;
 constexpr i32 SPAN_WARPS = SPAN_BLOCK / SHORT_LANES;
 constexpr i32 MERGE_BLOCK = 128;
 constexpr i32 COPY_BLOCK = 256;
+constexpr i32 HEADS_BLOCK = 128;
+constexpr i32 HEADS_WARPS = HEADS_BLOCK / SHORT_LANES;
+constexpr i32 TILE_BLOCK = 256;
 constexpr i32 TILE_POSITIONS = 64;
 constexpr i32 SPAN_TILES = 16;
 constexpr i32 SPAN_POSITIONS = TILE_POSITIONS * SPAN_TILES;
@@ -27,6 +31,9 @@ constexpr i32 PAGE_POSITIONS = 64;
 // Values of a query that a block keeps at hand, and values of acc that it makes at a time.
 constexpr i32 QUERY_MAX = 1024;
 constexpr i32 ACC_VALUES = 256;
+// The widest head of `place_heads` and `attend_tile`, and a lane's values of it.
+constexpr i32 HEAD_MAX = 256;
+constexpr i32 HEAD_EACH = HEAD_MAX / SHORT_LANES;
 // Lanes that share a key: each has EIGHT of its 32 partial sums.
 constexpr i32 KEY_LANES = SHORT_LANES / EIGHT;
 constexpr i32 WARP_KEYS = SHORT_LANES / KEY_LANES;
@@ -100,6 +107,103 @@ template <class Form> DEVICE void append(
     const bool key_fits = key.template store<Form>(base + at.keys_at + slot * at.key_bytes);
     const bool value_fits = value.template store<Form>(base + at.values_at + slot * at.value_bytes);
     if (!key_fits || !value_fits) report_fault(fault, fault_id);
+}
+
+// A warp takes a head of a query, key or value between product and attention: RMS norm (no weight: none), rope (no pairs:
+// none), in place; keys and values go into the pool as well. No head is wider than HEAD_MAX.
+template <class Form> DEVICE void place_heads(
+    f32* q, i32 q_stride, i32 q_heads, f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads, i32 key_width,
+    i32 value_width, const f32* q_weight, const f32* k_weight, f32 eps, const f32* cos_sin, i32 pairs, i32 neox,
+    const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, u8* pool, i64 page_bytes, i32 n,
+    u32* fault, u32 fault_id) {
+    __shared__ f32 near[HEADS_WARPS][HEAD_MAX];
+    const i32 lane = (i32) threadIdx.x % SHORT_LANES;
+    const i32 warp = (i32) threadIdx.x / SHORT_LANES;
+    const i32 number = (i32) blockIdx.x * HEADS_WARPS + warp;
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n || number >= q_heads + 2 * kv_heads) return;
+    const bool is_query = number < q_heads;
+    const bool is_key = !is_query && number < q_heads + kv_heads;
+    const i32 head = is_query ? number : is_key ? number - q_heads : number - q_heads - kv_heads;
+    const i32 width = is_query || is_key ? key_width : value_width;
+    const f32* weight = is_query ? q_weight : is_key ? k_weight : nullptr;
+    if (!is_query && !is_key) pairs = 0;
+
+    f32 value[HEAD_EACH], factor[HEAD_EACH];
+    if (weight != nullptr) {
+#pragma unroll
+        for (i32 i = 0; i < HEAD_EACH; i++) factor[i] = lane + i * SHORT_LANES < width ? weight[lane + i * SHORT_LANES] : 0.0f;
+    }
+    let_next_start();
+    wait_for_previous();
+
+    const f32* x = is_query ? q + row * q_stride : is_key ? k + row * k_stride : v + row * v_stride;
+    x += (i64) head * width;
+#pragma unroll
+    for (i32 i = 0; i < HEAD_EACH; i++) value[i] = lane + i * SHORT_LANES < width ? x[lane + i * SHORT_LANES] : 0.0f;
+    f32 cosine[HEAD_EACH / 2], sine[HEAD_EACH / 2];
+    cos_sin += row * (2 * (i64) pairs);
+#pragma unroll
+    for (i32 i = 0; i < HEAD_EACH / 2; i++) {
+        const i32 pair = lane + i * SHORT_LANES;
+        cosine[i] = pair < pairs ? cos_sin[pair] : 0.0f;
+        sine[i] = pair < pairs ? cos_sin[pairs + pair] : 0.0f;
+    }
+    i64 page = 0;
+    u32 position = 0;
+    if (!is_query) {
+        position = positions[row];
+        page = pages[(i64) states[row] * pages_per_state + position / PAGE_POSITIONS];
+    }
+
+    if (weight != nullptr) {
+        f32 sum = 0.0f;
+#pragma unroll
+        for (i32 i = 0; i < HEAD_EACH; i++) {
+            const f32 next = fmaf(value[i], value[i], sum);
+            sum = lane + i * SHORT_LANES < width ? next : sum;
+        }
+        const f32 root = 1.0f / sqrtf(warp_tree_all(sum) / (f32) width + eps);
+#pragma unroll
+        for (i32 i = 0; i < HEAD_EACH; i++) value[i] = (value[i] * root) * factor[i];
+    }
+    if (pairs > 0) {
+        f32* mine = near[warp];
+#pragma unroll
+        for (i32 i = 0; i < HEAD_EACH; i++) mine[lane + i * SHORT_LANES] = value[i];
+        warp_barrier();
+#pragma unroll
+        for (i32 i = 0; i < HEAD_EACH / 2; i++) {
+            const i32 pair = lane + i * SHORT_LANES;
+            if (pair >= pairs) break;
+            const i32 first = neox ? pair : 2 * pair;
+            const i32 second = neox ? pair + pairs : 2 * pair + 1;
+            const f32 x0 = mine[first];
+            const f32 x1 = mine[second];
+            mine[first] = x0 * cosine[i] - x1 * sine[i];
+            mine[second] = x0 * sine[i] + x1 * cosine[i];
+        }
+        warp_barrier();
+#pragma unroll
+        for (i32 i = 0; i < HEAD_EACH; i++) value[i] = mine[lane + i * SHORT_LANES];
+    }
+
+    if (is_query || is_key) {
+        f32* to = is_query ? q + row * q_stride : k + row * k_stride;
+        to += (i64) head * width;
+#pragma unroll
+        for (i32 i = 0; i < HEAD_EACH; i++)
+            if (lane + i * SHORT_LANES < width) to[lane + i * SHORT_LANES] = value[i];
+    }
+    if (is_query) return;
+    const HeadRows<Form> at(kv_heads, head, key_width, value_width);
+    const i64 slot = position % PAGE_POSITIONS;
+    u8* stored = pool + page * page_bytes + (is_key ? at.keys_at + slot * at.key_bytes : at.values_at + slot * at.value_bytes);
+    bool fits = true;
+#pragma unroll
+    for (i32 i = 0; i < HEAD_EACH; i++)
+        if (lane + i * SHORT_LANES < width) fits = Form::store(stored, lane + i * SHORT_LANES, value[i]) && fits;
+    if (!fits) report_fault(fault, fault_id);
 }
 
 // What attention over some keys leaves before the division; acc lies in memory.
@@ -340,6 +444,257 @@ template <class Form> DEVICE void attend_span(
     }
 }
 
+// The values of a tile in shared memory: as many as a thread keeps on their way there. Wider ones stay where they are.
+template <class Form> struct NearValues {
+    static constexpr i32 EACH = Form::NEAR_WORDS;
+    static constexpr i32 BYTES = EACH * TILE_BLOCK * 16;
+    Words4 words[EACH];
+
+    DEVICE void load(const u8* values, i32 bytes) {
+#pragma unroll
+        for (i32 k = 0; k < EACH; k++) {
+            const i32 at = ((i32) threadIdx.x + k * TILE_BLOCK) * 16;
+            if (at < bytes) words[k] = *(const Words4*)(values + at);
+        }
+    }
+
+    DEVICE void store(u8* near, i32 bytes) const {
+#pragma unroll
+        for (i32 k = 0; k < EACH; k++) {
+            const i32 at = ((i32) threadIdx.x + k * TILE_BLOCK) * 16;
+            if (at < bytes) *(Words4*)(near + at) = words[k];
+        }
+    }
+};
+
+// The halving tree over 32 partial sums of COUNT dots, of which each of four neighbouring lanes has eight: lane 8-sums
+// 8 * (lane % 4) + j. A lane gets COUNT / 4 of the dots, from its first on (below four: lanes share a dot).
+template <i32 COUNT> struct FourLanes {
+    static constexpr i32 HALF = COUNT > 1 ? COUNT / 2 : 1;
+    static constexpr i32 EACH = HALF > 1 ? HALF / 2 : 1;
+
+    template <i32 FROM, i32 TO> DEVICE static i32 fold(f32 (&part)[COUNT][EIGHT], i32 bit) {
+        const bool upper = ((i32) threadIdx.x & bit) != 0;
+#pragma unroll
+        for (i32 c = 0; c < TO; c++) {
+#pragma unroll
+            for (i32 j = 0; j < EIGHT; j++) {
+                if constexpr (FROM == TO) {
+                    part[c][j] = part[c][j] + shuffle_xor(part[c][j], bit);
+                } else {
+                    const f32 given = upper ? part[c][j] : part[c + TO][j];
+                    const f32 kept = upper ? part[c + TO][j] : part[c][j];
+                    part[c][j] = kept + shuffle_xor(given, bit);
+                }
+            }
+        }
+        return FROM != TO && upper ? TO : 0;
+    }
+
+    // The number of the lane's first dot.
+    DEVICE static i32 sum(f32 (&part)[COUNT][EIGHT], f32 (&dot)[EACH]) {
+        i32 first = fold<COUNT, HALF>(part, 2);
+        first += fold<HALF, EACH>(part, 1);
+#pragma unroll
+        for (i32 c = 0; c < EACH; c++) {
+#pragma unroll
+            for (i32 half = EIGHT / 2; half > 0; half /= 2) {
+#pragma unroll
+                for (i32 j = 0; j < half; j++) part[c][j] = part[c][j] + part[c][j + half];
+            }
+            dot[c] = part[c][0];
+        }
+        return first;
+    }
+};
+
+// Values of acc of HEADS heads at d: chains over the keys of a tile, whose loads go ahead of them. Weight k of head h is
+// weights[k / 4 * stride + 4 * h + k % 4].
+template <class Form, i32 HEADS>
+DEVICE void tile_accs(const u8* values, i32 row_bytes, const f32* weights, i32 stride, i32 count, i32 d, f32 (&acc)[HEADS]) {
+    constexpr i32 AHEAD = 16;
+#pragma unroll
+    for (i32 h = 0; h < HEADS; h++) acc[h] = 0.0f;
+    i32 start = 0;
+    for (; start < count; start += AHEAD) {
+        typename Form::One ahead[AHEAD];
+#pragma unroll
+        for (i32 k = 0; k < AHEAD; k++) {
+            const i32 key = start + k < count ? start + k : start;
+            ahead[k] = Form::load_one(values + key * row_bytes, d);
+        }
+        const bool whole = start + AHEAD <= count;
+#pragma unroll
+        for (i32 k = 0; k < AHEAD; k += 4) {
+            Words4 weight[HEADS];
+#pragma unroll
+            for (i32 h = 0; h < HEADS; h++) weight[h] = *(const Words4*)(weights + (start + k) / 4 * stride + 4 * h);
+#pragma unroll
+            for (i32 j = 0; j < 4; j++) {
+                const f32 value = ahead[k + j].value();
+#pragma unroll
+                for (i32 h = 0; h < HEADS; h++) {
+                    const f32 next = fmaf(bits_f32(weight[h].word[j]), value, acc[h]);
+                    acc[h] = whole || start + k + j < count ? next : acc[h];
+                }
+            }
+        }
+    }
+}
+
+// Tiles of one row, each for HEADS * KEYS query heads of one K/V head: a thread makes KEYS keys' scores with HEADS heads,
+// four lanes together; then a warp a head makes weights, then a thread one value of acc of some heads.
+// work: for each row, head and tile max, sum, acc. key_width is a multiple of 8; no head is wider than HEAD_MAX.
+template <class Form, i32 HEADS, i32 KEYS> DEVICE void attend_tile(
+    const f32* q, i32 q_stride, i32 q_heads, i32 kv_heads, i32 key_width, i32 value_width, f32 scale,
+    const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, const u8* pool, i64 page_bytes,
+    f32* work, i32 tiles_max, i32 n) {
+    constexpr i32 ALL = HEADS * KEYS;
+    constexpr i32 SLOTS = TILE_POSITIONS / KEYS;
+    constexpr i32 WEIGHT_STRIDE = 4 * ALL + 4;
+    constexpr i32 ACC_HEADS = ALL > 1 ? ALL / 2 : 1;
+    static_assert(ALL <= TILE_BLOCK / SHORT_LANES, "a warp weighs the keys of a head");
+    static_assert(KEYS * SLOTS * KEY_LANES == TILE_BLOCK, "four lanes for KEYS keys and HEADS heads");
+    typedef NearValues<Form> Near;
+    alignas(16) __shared__ f32 query[ALL * HEAD_MAX];
+    alignas(16) __shared__ f32 weights[TILE_POSITIONS / 4 * WEIGHT_STRIDE];  // scores before
+    alignas(16) __shared__ u8 near[Near::BYTES];
+    const i32 thread = (i32) threadIdx.x;
+    const i32 lane = thread % SHORT_LANES;
+    const i32 warp = thread / SHORT_LANES;
+    const i32 group = q_heads / kv_heads;
+    const i32 blocks = (group + ALL - 1) / ALL;
+    const i32 kv_head = (i32) blockIdx.y / blocks;
+    const i32 in_group = ((i32) blockIdx.y - kv_head * blocks) * ALL;
+    const i32 first_head = kv_head * group + in_group;
+    const i32 heads = group - in_group < ALL ? group - in_group : ALL;
+    const i64 row = (i64) blockIdx.z;
+    if (row >= n) return;
+    const HeadRows<Form> at(kv_heads, kv_head, key_width, value_width);
+    let_next_start();
+    wait_for_previous();
+
+    const i32 keys = (i32) positions[row] + 1;
+    const u32* table = pages + (i64) states[row] * pages_per_state;
+    const f32* asked = q + row * q_stride + (i64) first_head * key_width;
+    for (i32 i = thread; i < ALL * key_width; i += TILE_BLOCK) query[i] = i < heads * key_width ? asked[i] : 0.0f;
+    for (i32 tile = (i32) blockIdx.x; tile * TILE_POSITIONS < keys; tile += (i32) gridDim.x) {
+        const i32 left = keys - tile * TILE_POSITIONS;
+        const i32 count = left < TILE_POSITIONS ? left : TILE_POSITIONS;
+        const u8* page = pool + table[tile] * page_bytes;
+        const u8* values = page + at.values_at;
+        const i32 value_bytes = (i32) at.value_bytes;
+        const bool is_near = TILE_POSITIONS * value_bytes <= Near::BYTES;
+
+        // Scores. Slots without a key repeat the last.
+        const i32 part_heads = thread / (SLOTS * KEY_LANES) * HEADS;
+        const i32 slot = thread % (SLOTS * KEY_LANES) / KEY_LANES;
+        const u8* stored[KEYS];
+#pragma unroll
+        for (i32 k = 0; k < KEYS; k++) {
+            const i32 key = slot + k * SLOTS;
+            stored[k] = page + at.keys_at + (key < count ? key : count - 1) * at.key_bytes;
+        }
+        f32 part[KEYS * HEADS][EIGHT] = {};
+        constexpr i32 STRIDES = KEYS > 1 ? Form::STRIDES / 2 : Form::STRIDES;
+        Near on_the_way;
+#pragma unroll 1
+        for (i32 start = thread % KEY_LANES * EIGHT; start < key_width; start += STRIDES * SHORT_LANES) {
+            typename Form::Eight ahead[STRIDES][KEYS];
+#pragma unroll
+            for (i32 s = 0; s < STRIDES; s++) {
+                if (start + s * SHORT_LANES >= key_width) break;
+#pragma unroll
+                for (i32 k = 0; k < KEYS; k++) ahead[s][k] = Form::load_eight(stored[k], start + s * SHORT_LANES);
+            }
+            if (KEYS == 1 && start < SHORT_LANES && is_near) on_the_way.load(values, count * value_bytes);
+            if (start < SHORT_LANES) __syncthreads();  // the query is there
+#pragma unroll
+            for (i32 s = 0; s < STRIDES; s++) {
+                if (start + s * SHORT_LANES >= key_width) break;
+                f32 key[KEYS][EIGHT];
+#pragma unroll
+                for (i32 k = 0; k < KEYS; k++) {
+#pragma unroll
+                    for (i32 j = 0; j < EIGHT; j++) key[k][j] = ahead[s][k].value(j);
+                }
+#pragma unroll
+                for (i32 h = 0; h < HEADS; h++) {
+                    const Words4* words = (const Words4*)(query + (part_heads + h) * key_width + start + s * SHORT_LANES);
+                    const Words4 both[2] = {words[0], words[1]};
+#pragma unroll
+                    for (i32 k = 0; k < KEYS; k++) {
+#pragma unroll
+                        for (i32 j = 0; j < EIGHT; j++) {
+                            f32& to = part[k * HEADS + h][j];
+                            to = fmaf(key[k][j], bits_f32(both[j / 4].word[j % 4]), to);
+                        }
+                    }
+                }
+            }
+        }
+        if (KEYS > 1 && is_near) on_the_way.load(values, count * value_bytes);
+        typedef FourLanes<KEYS * HEADS> Tree;
+        f32 dot[Tree::EACH];
+        const i32 first = Tree::sum(part, dot);
+#pragma unroll
+        for (i32 c = 0; c < Tree::EACH; c++) {
+            const i32 key = slot + (first + c) / HEADS * SLOTS;
+            const i32 h = part_heads + (first + c) % HEADS;
+            if (key < count) weights[key / 4 * WEIGHT_STRIDE + 4 * h + key % 4] = dot[c] * scale;
+        }
+        if (is_near) on_the_way.store(near, count * value_bytes);
+        __syncthreads();
+
+        // Weights, and their sum: lane = position mod 32. Lanes without a key repeat key 0 and add nothing.
+        f32* to = work + ((row * q_heads + first_head) * tiles_max + tile) * (value_width + 2);
+        const i64 head_floats = (i64) tiles_max * (value_width + 2);
+        if (warp < heads) {
+            f32* mine = weights + 4 * warp + lane / 4 * WEIGHT_STRIDE + lane % 4;
+            constexpr i32 HIGH = SHORT_LANES / 4 * WEIGHT_STRIDE;
+            const f32 zero = weights[4 * warp];
+            const f32 low = lane < count ? mine[0] : zero;
+            const f32 high = lane + SHORT_LANES < count ? mine[HIGH] : zero;
+            const f32 max = warp_max(high > low ? high : low);
+            const f32 low_weight = exp_f32(low - max);
+            const f32 high_weight = exp_f32(high - max);
+            warp_barrier();  // every lane that repeats key 0 has read it
+            f32 sum = 0.0f;
+            if (lane < count) {
+                mine[0] = low_weight;
+                sum = sum + low_weight;
+            }
+            if (lane + SHORT_LANES < count) {
+                mine[HIGH] = high_weight;
+                sum = sum + high_weight;
+            }
+            sum = warp_tree(sum);
+            if (lane == 0) {
+                to[warp * head_floats] = max;
+                to[warp * head_floats + 1] = sum;
+            }
+        }
+        __syncthreads();
+
+        for (i32 item = thread; item < ALL / ACC_HEADS * value_width; item += TILE_BLOCK) {
+            const i32 part_of = item / value_width;
+            const i32 d = item - part_of * value_width;
+            const f32* weight = weights + 4 * part_of * ACC_HEADS;
+            f32 acc[ACC_HEADS];
+            if (is_near) {
+                tile_accs<Form>(near, value_bytes, weight, WEIGHT_STRIDE, count, d, acc);
+            } else {
+                tile_accs<Form>(values, value_bytes, weight, WEIGHT_STRIDE, count, d, acc);
+            }
+#pragma unroll
+            for (i32 h = 0; h < ACC_HEADS; h++) {
+                if (part_of * ACC_HEADS + h < heads) to[(part_of * ACC_HEADS + h) * head_floats + 2 + d] = acc[h];
+            }
+        }
+        __syncthreads();
+    }
+}
+
 #define APPEND(NAME, FORM)                                                                                             \
     extern "C" __global__ void __launch_bounds__(APPEND_BLOCK)                                                         \
     NAME(const f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads, i32 key_width, i32 value_width,         \
@@ -358,12 +713,41 @@ template <class Form> DEVICE void attend_span(
                           pages_per_state, pool, page_bytes, work, spans_max, n);                                      \
     }
 
+#define PLACE_HEADS(NAME, FORM)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(HEADS_BLOCK)                                                          \
+    NAME(f32* q, i32 q_stride, i32 q_heads, f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads,            \
+         i32 key_width, i32 value_width, const f32* q_weight, const f32* k_weight, f32 eps, const f32* cos_sin,        \
+         i32 pairs, i32 neox, const u32* positions, const u32* states, const u32* pages, i32 pages_per_state,          \
+         u8* pool, i64 page_bytes, i32 n, u32* fault, u32 fault_id) {                                                  \
+        place_heads<FORM>(q, q_stride, q_heads, k, k_stride, v, v_stride, kv_heads, key_width, value_width, q_weight,  \
+                          k_weight, eps, cos_sin, pairs, neox, positions, states, pages, pages_per_state, pool,        \
+                          page_bytes, n, fault, fault_id);                                                             \
+    }
+
+#define ATTEND_TILE(NAME, FORM, HEADS, KEYS)                                                                           \
+    extern "C" __global__ void __launch_bounds__(TILE_BLOCK, 2)                                                        \
+    NAME(const f32* q, i32 q_stride, i32 q_heads, i32 kv_heads, i32 key_width, i32 value_width, f32 scale,             \
+         const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, const u8* pool,               \
+         i64 page_bytes, f32* work, i32 tiles_max, i32 n) {                                                            \
+        attend_tile<FORM, HEADS, KEYS>(q, q_stride, q_heads, kv_heads, key_width, value_width, scale, positions,       \
+                                       states, pages, pages_per_state, pool, page_bytes, work, tiles_max, n);          \
+    }
+
 APPEND(append_f32, StoredF32)
 APPEND(append_f16, StoredF16)
 APPEND(append_q8_0, StoredQ8)
 ATTEND_SPAN(attend_span_f32, StoredF32)
 ATTEND_SPAN(attend_span_f16, StoredF16)
 ATTEND_SPAN(attend_span_q8_0, StoredQ8)
+PLACE_HEADS(place_heads_f32, StoredF32)
+PLACE_HEADS(place_heads_f16, StoredF16)
+PLACE_HEADS(place_heads_q8_0, StoredQ8)
+ATTEND_TILE(attend_tile_2_f32, StoredF32, 2, 1)
+ATTEND_TILE(attend_tile_2_f16, StoredF16, 2, 1)
+ATTEND_TILE(attend_tile_2_q8_0, StoredQ8, 2, 1)
+ATTEND_TILE(attend_tile_8_f32, StoredF32, 4, 2)
+ATTEND_TILE(attend_tile_8_f16, StoredF16, 4, 2)
+ATTEND_TILE(attend_tile_8_q8_0, StoredQ8, 4, 2)
 
 // Merges the spans of each row and head from left to right and divides by the sum.
 extern "C" __global__ void __launch_bounds__(MERGE_BLOCK)
@@ -387,6 +771,113 @@ attend_merge(const f32* work, i32 spans_max, const u32* positions, f32* out, i32
         }
         out[d] = acc / merged.sum;
     }
+}
+
+// Tiles of a span at a time whose values of acc are in flight together.
+constexpr i32 IMAGE_SLICES = 2;
+// Heads that 256 neighbouring values of an output touch: heads have at least 16 values.
+constexpr i32 IMAGE_HEADS = A256_VALUES / 16 + 1;
+
+// Merges the tiles that `attend_tile` left, span by span, divides by the sum, and makes the row as floats (out null: nobody
+// reads them) and as images. A block has 256 values; its slices of 256 threads take a span each, in turns.
+extern "C" __global__ void __launch_bounds__(IMAGE_SLICES * A256_VALUES)
+merge_images(const f32* work, i32 tiles_max, const u32* positions, f32* out, i32 out_stride, i32 q_heads,
+             i32 value_width, i8* codes32, f32* scales32, i8* codes256, f32* scales256, i32 n, u32* fault,
+             u32 fault_id) {
+    __shared__ f32 maxes[IMAGE_SLICES][IMAGE_HEADS][SPAN_TILES];
+    __shared__ f32 sums[IMAGE_SLICES][IMAGE_HEADS][SPAN_TILES];
+    __shared__ f32 left[IMAGE_SLICES][IMAGE_HEADS][SPAN_TILES];
+    __shared__ f32 right[IMAGE_SLICES][IMAGE_HEADS][SPAN_TILES];
+    __shared__ f32 span_max[IMAGE_SLICES][IMAGE_HEADS];
+    __shared__ f32 span_sum[IMAGE_SLICES][A256_VALUES];
+    alignas(16) __shared__ f32 span_acc[IMAGE_SLICES][A256_VALUES];
+    const i32 thread = (i32) threadIdx.x % A256_VALUES;
+    const i32 slice = (i32) threadIdx.x / A256_VALUES;
+    const i32 slices = (i32) blockDim.x / A256_VALUES;
+    const i64 row = (i64) blockIdx.y;
+    if (row >= n) return;
+    const i32 width = q_heads * value_width;
+    const i32 begin = (i32) blockIdx.x * A256_VALUES;
+    const i32 i = begin + thread < width ? begin + thread : width - 1;
+    const i32 first_head = begin / value_width;
+    const i32 last_head = (begin + A256_VALUES < width ? begin + A256_VALUES - 1 : width - 1) / value_width;
+    const i32 heads = last_head - first_head + 1;
+    const i32 head = i / value_width - first_head;
+    const i64 tile_floats = value_width + 2;
+    const f32* of_heads = work + (row * q_heads + first_head) * tiles_max * tile_floats;
+    const f32* mine = of_heads + head * tiles_max * tile_floats + 2 + i % value_width;
+    let_next_start();
+    wait_for_previous();
+
+    const i32 tiles = (i32) positions[row] / TILE_POSITIONS + 1;
+    Partial merged = {0.0f, 0.0f};
+    f32 merged_acc = 0.0f;
+    for (i32 start = 0; start < tiles; start += slices * SPAN_TILES) {
+        const i32 first = start + slice * SPAN_TILES;
+        const i32 here = tiles - first < SPAN_TILES ? tiles - first : SPAN_TILES;  // below 1: no such span
+        f32 ahead[SPAN_TILES];
+#pragma unroll
+        for (i32 t = 0; t < SPAN_TILES; t++) ahead[t] = t < here ? mine[(first + t) * tile_floats] : 0.0f;
+        for (i32 pair = thread; pair < heads * SPAN_TILES; pair += A256_VALUES) {
+            const i32 h = pair / SPAN_TILES, t = pair % SPAN_TILES;
+            if (t >= here) continue;
+            const f32* tile = of_heads + ((i64) h * tiles_max + first + t) * tile_floats;
+            maxes[slice][h][t] = tile[0];
+            sums[slice][h][t] = tile[1];
+        }
+        __syncthreads();
+        for (i32 pair = thread; pair < heads * SPAN_TILES; pair += A256_VALUES) {
+            const i32 h = pair / SPAN_TILES, t = pair % SPAN_TILES;
+            if (t >= here) continue;
+            f32 before = maxes[slice][h][0];
+#pragma unroll
+            for (i32 b = 1; b < SPAN_TILES; b++) before = b < t && maxes[slice][h][b] > before ? maxes[slice][h][b] : before;
+            const Merge merge(before, maxes[slice][h][t]);
+            left[slice][h][t] = merge.left;
+            right[slice][h][t] = merge.right;
+            if (t == here - 1) span_max[slice][h] = merge.max;
+        }
+        __syncthreads();
+        f32 acc = ahead[0], sum = sums[slice][head][0];
+#pragma unroll
+        for (i32 t = 1; t < SPAN_TILES; t++) {
+            if (t >= here) break;
+            acc = fmaf(ahead[t], right[slice][head][t], acc * left[slice][head][t]);
+            sum = fmaf(sums[slice][head][t], right[slice][head][t], sum * left[slice][head][t]);
+        }
+        span_acc[slice][thread] = acc;
+        span_sum[slice][thread] = sum;
+        __syncthreads();
+        if (slice == 0) {
+            for (i32 s = 0; s < slices && start + s * SPAN_TILES < tiles; s++) {
+                const f32 max = span_max[s][head];
+                if (start == 0 && s == 0) {
+                    merged = Partial{max, sum};
+                    merged_acc = acc;
+                } else {
+                    const Merge merge(merged.max, max);
+                    merged = Partial{merge.max, merge.join(merged.sum, span_sum[s][thread])};
+                    merged_acc = merge.join(merged_acc, span_acc[s][thread]);
+                }
+            }
+        }
+        __syncthreads();
+    }
+    const f32 y = merged_acc / merged.sum;
+    const bool has_value = slice == 0 && begin + thread < width;
+    if (out != nullptr && has_value) out[row * out_stride + i] = y;
+    if (codes32 == nullptr && codes256 == nullptr) return;
+    if (has_value) span_acc[0][thread] = y;
+    __syncthreads();
+    if (threadIdx.x >= SHORT_LANES) return;
+    const Words4* words = (const Words4*)(span_acc[0] + thread * LANE_VALUES);
+    const Words4 both[2] = {words[0], words[1]};
+    f32 values[LANE_VALUES];
+#pragma unroll
+    for (i32 j = 0; j < LANE_VALUES; j++) values[j] = bits_f32(both[j / 4].word[j % 4]);
+    const Images images = {codes32, scales32, codes256, scales256};
+    const u32 largest = images.write(values, row * width + begin, width - begin);
+    if (!is_finite(largest) && thread == 0) report_fault(fault, fault_id);
 }
 
 // Copies one page. page_bytes is a multiple of 8: a head has 64 rows.

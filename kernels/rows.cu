@@ -10,15 +10,49 @@
 // twin     src/device/cpu/plain/{norm,image,rope,route,experts,functions}.rs, equal bit for bit
 #include "device/functions.cuh"
 #include "device/image.cuh"
+#include "device/images.cuh"
 #include "device/reduce.cuh"
 
 constexpr i32 BLOCK = 256;
 constexpr i32 ROPE_BLOCK = 64;
 // Values of a norm that a thread keeps.
 constexpr i32 NORM_AHEAD = 16;
+// Values of a row in shared memory at a time, and ranks of a mixture whose loads are in flight together.
+constexpr i32 ROW_PART = NORM_AHEAD * BLOCK;
+constexpr i32 RANKS_AHEAD = 4;
 // Experts of a router: the shared memory of `route`.
 constexpr i32 EXPERTS_MAX = 1024;
 constexpr i32 EXPERTS_EACH = EXPERTS_MAX / BLOCK;
+
+// The sum of a row's squares, for every thread: x is the row, of which `value` has thread + k * BLOCK.
+DEVICE f32 row_squares(const f32 (&value)[NORM_AHEAD], const f32* x, i32 width, f32 (&part)[LONG_LANES]) {
+    const i32 thread = (i32) threadIdx.x;
+    f32 sum = 0.0f;
+    if (width > LONG_LANES) {
+#pragma unroll
+        for (i32 k = 0; k < NORM_AHEAD; k++) {
+            const f32 next = fmaf(value[k], value[k], sum);
+            sum = thread + k * BLOCK < width ? next : sum;
+        }
+#pragma unroll 8
+        for (i32 i = thread + NORM_AHEAD * BLOCK; i < width; i += BLOCK) sum = fmaf(x[i], x[i], sum);
+        part[thread] = sum;
+        __syncthreads();
+        return long_tree(part);
+    } else {
+        // Every warp makes the whole sum.
+        part[thread] = value[0];
+        __syncthreads();
+        const i32 lane = thread % SHORT_LANES;
+#pragma unroll
+        for (i32 k = 0; k < LONG_LANES / SHORT_LANES; k++) {
+            const f32 one = part[lane + k * SHORT_LANES];
+            const f32 next = fmaf(one, one, sum);
+            sum = lane + k * SHORT_LANES < width ? next : sum;
+        }
+        return warp_tree_all(sum);
+    }
+}
 
 // RMS norm of each piece: y = (x * (1 / sqrt(mean(x^2) + eps))) * w. x may be y: a thread writes what it alone read.
 // (`norm` is the name of a function of CUDA's own.)
@@ -42,33 +76,7 @@ rms_norm(const f32* x, i32 x_stride, i32 x_piece_stride, f32* y, i32 y_stride, i
         value[k] = i < width ? x[i] : 0.0f;
         factor[k] = i < width ? w[i] : 0.0f;
     }
-    f32 sum = 0.0f;
-    if (width > LONG_LANES) {
-#pragma unroll
-        for (i32 k = 0; k < NORM_AHEAD; k++) {
-            const f32 next = fmaf(value[k], value[k], sum);
-            sum = thread + k * BLOCK < width ? next : sum;
-        }
-#pragma unroll 8
-        for (i32 i = thread + NORM_AHEAD * BLOCK; i < width; i += BLOCK) sum = fmaf(x[i], x[i], sum);
-        part[thread] = sum;
-        __syncthreads();
-        sum = long_tree(part);
-    } else {
-        // Every warp makes the whole sum.
-        part[thread] = value[0];
-        __syncthreads();
-        const i32 lane = thread % SHORT_LANES;
-#pragma unroll
-        for (i32 k = 0; k < LONG_LANES / SHORT_LANES; k++) {
-            const f32 one = part[lane + k * SHORT_LANES];
-            const f32 next = fmaf(one, one, sum);
-            sum = lane + k * SHORT_LANES < width ? next : sum;
-        }
-        sum = warp_tree_all(sum);
-    }
-
-    const f32 root = 1.0f / sqrtf(sum / (f32) width + eps);
+    const f32 root = 1.0f / sqrtf(row_squares(value, x, width, part) / (f32) width + eps);
 #pragma unroll
     for (i32 k = 0; k < NORM_AHEAD; k++) {
         const i32 i = thread + k * BLOCK;
@@ -76,6 +84,116 @@ rms_norm(const f32* x, i32 x_stride, i32 x_piece_stride, f32* y, i32 y_stride, i
     }
 #pragma unroll 4
     for (i32 i = thread + NORM_AHEAD * BLOCK; i < width; i += BLOCK) y[i] = (x[i] * root) * w[i];
+}
+
+// What a layer adds to a row: `rows` of y, or of a row's pairs in rank order where there are weights.
+struct Delta {
+    const f32* y;
+    i64 stride;
+    const f32* weights;
+    i32 used;
+
+    // Values thread + k * BLOCK, k < NORM_AHEAD: all loads of four ranks before the first fma.
+    DEVICE void first(i32 width, f32 (&delta)[NORM_AHEAD]) const {
+        const i32 thread = (i32) threadIdx.x;
+        if (used == 0) {
+#pragma unroll
+            for (i32 k = 0; k < NORM_AHEAD; k++) delta[k] = thread + k * BLOCK < width ? y[thread + k * BLOCK] : 0.0f;
+            return;
+        }
+#pragma unroll
+        for (i32 k = 0; k < NORM_AHEAD; k++) delta[k] = 0.0f;
+#pragma unroll 1
+        for (i32 start = 0; start < used; start += RANKS_AHEAD) {
+            f32 weight[RANKS_AHEAD], ahead[RANKS_AHEAD][NORM_AHEAD];
+#pragma unroll
+            for (i32 r = 0; r < RANKS_AHEAD; r++) {
+                const i32 rank = start + r < used ? start + r : start;
+                weight[r] = weights[rank];
+#pragma unroll
+                for (i32 k = 0; k < NORM_AHEAD; k++) {
+                    const i32 i = thread + k * BLOCK;
+                    ahead[r][k] = i < width ? y[rank * stride + i] : 0.0f;
+                }
+            }
+#pragma unroll
+            for (i32 r = 0; r < RANKS_AHEAD; r++) {
+                if (start + r >= used) break;
+#pragma unroll
+                for (i32 k = 0; k < NORM_AHEAD; k++) delta[k] = fmaf(weight[r], ahead[r][k], delta[k]);
+            }
+        }
+    }
+
+    DEVICE f32 value(i32 i) const {
+        if (used == 0) return y[i];
+        f32 acc = 0.0f;
+#pragma unroll 8
+        for (i32 rank = 0; rank < used; rank++) acc = fmaf(weights[rank], y[rank * stride + i], acc);
+        return acc;
+    }
+};
+
+// A residual row between two products: what the last layer leaves is added (y null: nothing), then its RMS norm as floats
+// (out null: nobody reads them) and as images. width is a multiple of 32, of 256 where there is an A256 image.
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
+norm_images(f32* x, i32 x_stride, const f32* y, i32 y_stride, const f32* weights, i32 used, const f32* w, i32 width,
+            f32 eps, f32* out, i32 out_stride, i8* codes32, f32* scales32, i8* codes256, f32* scales256, i32 n,
+            u32* fault, u32 fault_id) {
+    __shared__ f32 part[LONG_LANES];
+    alignas(16) __shared__ f32 near[ROW_PART];
+    const i32 thread = (i32) threadIdx.x;
+    const i32 lane = thread % SHORT_LANES;
+    const i64 row = (i64) blockIdx.x;
+    if (row >= n) return;
+    f32 factor[NORM_AHEAD], value[NORM_AHEAD];
+#pragma unroll
+    for (i32 k = 0; k < NORM_AHEAD; k++) factor[k] = thread + k * BLOCK < width ? w[thread + k * BLOCK] : 0.0f;
+    let_next_start();
+    wait_for_previous();
+
+    x += row * x_stride;
+#pragma unroll
+    for (i32 k = 0; k < NORM_AHEAD; k++) value[k] = thread + k * BLOCK < width ? x[thread + k * BLOCK] : 0.0f;
+    if (y != nullptr) {
+        const Delta delta = {y + row * (used == 0 ? 1 : used) * y_stride, y_stride, weights + row * used, used};
+        f32 added[NORM_AHEAD];
+        delta.first(width, added);
+#pragma unroll
+        for (i32 k = 0; k < NORM_AHEAD; k++) {
+            value[k] = value[k] + added[k];
+            if (thread + k * BLOCK < width) x[thread + k * BLOCK] = value[k];
+        }
+#pragma unroll 1
+        for (i32 i = thread + ROW_PART; i < width; i += BLOCK) x[i] = x[i] + delta.value(i);
+    }
+    const f32 root = 1.0f / sqrtf(row_squares(value, x, width, part) / (f32) width + eps);
+
+    const Images images = {codes32, scales32, codes256, scales256};
+    const bool has_images = codes32 != nullptr || codes256 != nullptr;
+    for (i32 start = 0; start < width; start += ROW_PART) {
+        const i32 here = width - start < ROW_PART ? width - start : ROW_PART;
+#pragma unroll
+        for (i32 k = 0; k < NORM_AHEAD; k++) {
+            const i32 i = thread + k * BLOCK;
+            if (i >= here) break;
+            const f32 normed = start == 0 ? (value[k] * root) * factor[k] : (x[start + i] * root) * w[start + i];
+            near[i] = normed;
+            if (out != nullptr) out[row * out_stride + start + i] = normed;
+        }
+        if (!has_images) continue;
+        __syncthreads();
+        for (i32 group = thread / SHORT_LANES * A256_VALUES; group < here; group += BLOCK / SHORT_LANES * A256_VALUES) {
+            const Words4* words = (const Words4*)(near + group + lane * LANE_VALUES);
+            const Words4 both[2] = {words[0], words[1]};
+            f32 mine[LANE_VALUES];
+#pragma unroll
+            for (i32 j = 0; j < LANE_VALUES; j++) mine[j] = bits_f32(both[j / 4].word[j % 4]);
+            const u32 largest = images.write(mine, row * width + start + group, here - group);
+            if (!is_finite(largest) && lane == 0) report_fault(fault, fault_id);
+        }
+        __syncthreads();
+    }
 }
 
 // The A32 image of each row: a warp makes a block. cols is a multiple of 32.

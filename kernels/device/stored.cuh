@@ -22,6 +22,8 @@ struct StoredF32 {
     // Values of neighbouring rows, and strides of 32 values of one, whose loads are in flight together.
     static constexpr i32 AHEAD = 8;
     static constexpr i32 STRIDES = 2;
+    // Loads of 16 bytes by which a thread brings its part of a tile's values into shared memory.
+    static constexpr i32 NEAR_WORDS = 8;
 
     struct One {
         f32 bits;
@@ -50,6 +52,7 @@ struct StoredF32 {
 struct StoredF16 {
     static constexpr i32 AHEAD = 16;
     static constexpr i32 STRIDES = 4;
+    static constexpr i32 NEAR_WORDS = 4;
 
     struct One {
         u16 bits;
@@ -77,6 +80,7 @@ struct StoredQ8 {
     static constexpr i32 BLOCK_BYTES = 2 + A32_VALUES;
     static constexpr i32 AHEAD = 8;
     static constexpr i32 STRIDES = 4;
+    static constexpr i32 NEAR_WORDS = 4;
 
     struct One {
         u16 scale;
@@ -103,7 +107,7 @@ struct StoredQ8 {
 
     // The lanes of a warp have the values of a block.
     DEVICE static bool store(u8* row, i32 i, f32 value) {
-        const u32 largest = warp_max(magnitude(value));
+        const u32 largest = warp_largest(magnitude(value));
         const ImageScale scale = image_scale(largest);
         const u16 half = f32_f16(scale.scale);
         u8* block = row + (i / A32_VALUES) * BLOCK_BYTES;

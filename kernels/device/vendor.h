@@ -31,6 +31,19 @@ template <class T> DEVICE T shuffle_xor(T v, i32 bits) { return __shfl_xor_sync(
 // The value of lane + distance; the last lanes get their own.
 template <class T> DEVICE T shuffle_down(T v, i32 distance) { return __shfl_down_sync(0xffffffffu, v, distance); }
 
+// The largest value of the warp, for every lane.
+DEVICE u32 warp_largest(u32 v) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, v);
+#else
+    for (i32 bit = WARP / 2; bit > 0; bit /= 2) {
+        const u32 other = shuffle_xor(v, bit);
+        v = other > v ? other : v;
+    }
+    return v;
+#endif
+}
+
 // All lanes of the warp arrive, and see what the others wrote to shared memory before.
 DEVICE void warp_barrier() { __syncwarp(0xffffffffu); }
 
@@ -78,6 +91,12 @@ DEVICE void let_next_start() {
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
+
+// What was written before can be seen by whoever sees what is written after.
+DEVICE void publish() { __threadfence(); }
+
+// Adds 1 to a word that all blocks may count in; what stood there before.
+DEVICE u32 count_up(u32* place) { return atomicAdd(place, 1u); }
 
 // Writes `value` where 0 stands.
 DEVICE void set_once(u32* place, u32 value) { atomicCAS(place, 0u, value); }

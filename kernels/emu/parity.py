@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """All kernels on the stub driver against the bits of oracle/dots.json and oracle/blocks.json.
 
-usage: parity.py [--libraries target/emu] [--oracles oracle]
+usage: parity.py [--libraries target/emu] [--oracles oracle] [--only TEXT]
 
 Every case runs with threads and blocks in rising and in falling order, with work at once and late, on one and on several
 OS threads: all give the oracle's bits. Cases stand among other rows, heads and states, in strided rows and shuffled
@@ -15,6 +15,7 @@ import sys
 
 import numpy as np
 
+import fused
 import products
 from bits import FAULT, Check, F, blocks, floats, strided, values
 from stub import Card, Driver, Wide
@@ -257,6 +258,9 @@ SECTIONS = [
     check_router,
     check_sums,
     check_attention,
+    fused.check_norm_images,
+    fused.check_heads,
+    fused.check_tiles,
     products.check_tables,
     products.check_products,
     products.check_float_products,
@@ -267,6 +271,7 @@ def main():
     root = pathlib.Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--libraries", type=pathlib.Path, default=root / "target/emu")
+    parser.add_argument("--only", help="sections whose name has this text")
     parser.add_argument("--oracles", type=pathlib.Path, default=root / "oracle")
     options = parser.parse_args()
     oracle = json.loads((options.oracles / "dots.json").read_text())
@@ -279,6 +284,8 @@ def main():
         driver.set_late(late)
         driver.set_threads(threads)
         for section in SECTIONS:
+            if options.only and options.only not in section.__name__:
+                continue
             check = Check()
             section(cards[card], oracle, check, np.random.default_rng(1))
             cards[card].free_all()

@@ -48,6 +48,13 @@ template <class T> T shuffle_down(T v, i32 distance) {
     const u32 own = emu::lane(), source = own + u32(distance);
     return emu_exchange(v, source < u32(WARP) ? source : own, emu::Meeting::ShuffleDown);
 }
+inline u32 warp_largest(u32 v) {
+    for (i32 bit = WARP / 2; bit > 0; bit /= 2) {
+        const u32 other = shuffle_xor(v, bit);
+        v = other > v ? other : v;
+    }
+    return v;
+}
 inline void warp_barrier() { emu_exchange(0, 0, emu::Meeting::Barrier); }
 
 inline i32 dp4a(u32 a, u32 b, i32 c) {
@@ -83,6 +90,8 @@ inline void prefetch(const void*) {}
 inline void wait_for_previous() {}
 inline void let_next_start() {}
 
+inline void publish() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline u32 count_up(u32* place) { return __atomic_fetch_add(place, 1u, __ATOMIC_ACQ_REL); }
 inline void set_once(u32* place, u32 value) {
     u32 zero = 0;
     __atomic_compare_exchange_n(place, &zero, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
