@@ -17,7 +17,7 @@ use cudarc::driver::sys;
 use super::CudaError;
 
 /// The most arguments of a kernel.
-const ARGUMENTS_MAX: usize = 20;
+const ARGUMENTS_MAX: usize = 28;
 
 /// A result of the driver with the call's name.
 fn checked(call: &'static str, status: sys::CUresult) -> Result<(), CudaError> {

@@ -37,6 +37,7 @@ pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.
 headers! {
     "device/functions.cuh",
     "device/image.cuh",
+    "device/images.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",
     "device/types.h",

@@ -6,6 +6,7 @@
 
 mod block;
 mod buffers;
+mod fuse;
 mod kernels;
 mod launch;
 mod steps;
@@ -15,6 +16,7 @@ use std::time::Instant;
 
 use self::block::{Block, Places};
 use self::buffers::Buffers;
+use self::fuse::{Launch, Launches};
 use self::kernels::StageKernels;
 use self::launch::{Fault, Pool, Rows};
 use super::CudaError;
@@ -23,7 +25,7 @@ use super::kernels::Kernels;
 use super::memory::{Arena, Memory};
 use super::weights::Weights;
 use crate::device::batch::{Batch, BatchKind, PageTables};
-use crate::device::lower::{Step, Steps};
+use crate::device::lower::Steps;
 use crate::device::{CardError, LoadProgress, RunStamp, StageExec, StageSettings};
 use crate::gguf;
 use crate::model::facts::{CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram};
@@ -72,7 +74,7 @@ impl Met {
 pub struct CudaExec {
     card: CardId,
     program: Arc<Program>,
-    steps: Arc<Steps>,
+    launches: Arc<Launches>,
     kernels: StageKernels,
     weights: Weights,
     /// One for each state of the stage.
@@ -137,11 +139,11 @@ impl CudaExec {
         let event = |_| Event::new(memory.context).map_err(failed);
         let layers_done = (0..LAYERS_AHEAD).map(event).collect::<Result<_, _>>()?;
         let residual = buffers.rows[program.residual.0];
-        let steps = Arc::new(steps);
+        let launches = Arc::new(fuse::fuse(&program, &steps));
         Ok(CudaExec {
             card,
             program,
-            steps,
+            launches,
             kernels,
             weights,
             pools,
@@ -171,8 +173,8 @@ impl CudaExec {
         let sent = self.block.send(&self.stream, &batch.rows, pages, &self.program, &self.weights);
         let places = sent.map_err(failed)?;
         self.residual = self.buffers.rows[self.program.residual.0];
-        let steps = self.steps.clone();
-        if steps.front.is_empty() {
+        let launches = self.launches.clone();
+        if launches.front.is_empty() {
             assert_eq!(input.len(), n * width, "input rows");
             let room = self.input.bytes_mut().map_err(failed)?;
             for (to, value) in room.chunks_exact_mut(4).zip(input) {
@@ -182,7 +184,7 @@ impl CudaExec {
             self.stream.upload(&mut self.input, bytes, self.residual.at).map_err(failed)?;
         }
         let run = Run { n, batch, places };
-        let made = self.run_steps(&steps, &run).map_err(failed)?;
+        let made = self.run_launches(&launches, &run).map_err(failed)?;
         self.stream.download(made.at, output).map_err(failed)?;
         let mut fault = [0u32];
         self.stream.download(run.places.fault, &mut fault).map_err(failed)?;
@@ -194,11 +196,11 @@ impl CudaExec {
     }
 
     /// Queues everything; gives the rows that leave the stage.
-    fn run_steps(&mut self, steps: &Steps, run: &Run<'_>) -> Result<Rows, CudaError> {
-        let first = steps.layers.first().map_or(0, |l| l.layer);
-        self.queue(&steps.front, run, first)?;
+    fn run_launches(&mut self, launches: &Launches, run: &Run<'_>) -> Result<Rows, CudaError> {
+        let first = launches.layers.first().map_or(0, |l| l.layer);
+        self.queue(&launches.front, run, first)?;
         let is_chunk = run.batch.kind() == BatchKind::Chunk;
-        for (at, layer) in steps.layers.iter().enumerate() {
+        for (at, layer) in launches.layers.iter().enumerate() {
             if run.batch.interest.is_lost() {
                 return Ok(self.leaving());
             }
@@ -206,7 +208,7 @@ impl CudaExec {
             if is_chunk && at >= LAYERS_AHEAD {
                 done.wait()?;
             }
-            self.queue(&layer.steps, run, layer.layer)?;
+            self.queue(&layer.launches, run, layer.layer)?;
             if is_chunk {
                 self.layers_done[at % LAYERS_AHEAD].record(&self.stream)?;
             }
@@ -216,8 +218,8 @@ impl CudaExec {
             if wanted > 0 {
                 self.gather_wanted(run, head.wanted, wanted)?;
                 let tail = Run { n: wanted, batch: run.batch, places: run.places.clone() };
-                let last = steps.layers.last().map_or(0, |l| l.layer);
-                self.queue(&steps.tail, &tail, last)?;
+                let last = launches.layers.last().map_or(0, |l| l.layer);
+                self.queue(&launches.tail, &tail, last)?;
             }
         }
         Ok(self.leaving())
@@ -238,8 +240,8 @@ impl CudaExec {
         Ok(())
     }
 
-    fn queue(&mut self, steps: &[Step], run: &Run<'_>, layer: usize) -> Result<(), CudaError> {
-        steps.iter().try_for_each(|step| self.step(step, run, layer))
+    fn queue(&mut self, launches: &[Launch], run: &Run<'_>, layer: usize) -> Result<(), CudaError> {
+        launches.iter().try_for_each(|launch| self.launch(launch, run, layer))
     }
 
     fn fault(&self, run: &Run<'_>, met: Met, layer: usize) -> Fault {

@@ -1,32 +1,59 @@
-//! The steps of a batch as launches.
+//! The launches of a batch.
 //!
 //! Invariant: launches follow each other in program order on one stream, so an op sees what those before it wrote.
-//! Does not know: how rows came to the card, or where they go.
+//! Does not know: which ops fit into one launch, how rows came to the card, or where they go.
 
-use super::launch::{self, Attention, Experts, Input, Matrix, Pieces, Rows};
+use super::fuse::{Added, Attend, Heads, Images, Launch, Norm};
+use super::launch::{
+    self, Attention, Delta, Experts, ImagePlaces, Input, Matrix, NormImages, Pieces, PlaceHeads, Rows,
+};
 use super::{CudaExec, Met, Run};
+use crate::device::batch::BatchKind;
 use crate::device::cuda::CudaError;
-use crate::device::lower::{Mixture, RowOp, Step, Target};
+use crate::device::cuda::driver::{Kernel, Span};
+use crate::device::lower::{Mixture, RowOp, Target};
 use crate::gguf::formats::ImageKind;
+use crate::model::facts::PAGE_POSITIONS;
 use crate::model::footprint::gpu::SPAN_POSITIONS;
-use crate::model::program::{Product, RopePairing, View, WeightId};
+use crate::model::program::{Product, RopeId, RopePairing, View, WeightId};
+
+/// Blocks of eight heads from which on these are fewer, and enough to fill a card.
+const WIDE_BLOCKS_MIN: usize = 96;
 
 type Queued = Result<(), CudaError>;
 
 impl CudaExec {
-    pub(super) fn step(&mut self, step: &Step, run: &Run<'_>, layer: usize) -> Queued {
-        match step {
-            Step::Rows(ops) => ops.iter().try_for_each(|op| self.row_op(op, run, layer)),
-            Step::Products { x, targets } => targets.iter().try_for_each(|t| self.product(*x, t, run.n)),
-            Step::Append { k, v, state } => {
+    pub(super) fn launch(&self, launch: &Launch, run: &Run<'_>, layer: usize) -> Queued {
+        match launch {
+            Launch::Row(op) => self.row_op(op, run, layer),
+            Launch::Norm(norm) => self.norm(norm, run, layer),
+            Launch::Heads(heads) => self.heads(heads, run, layer),
+            Launch::Append { k, v, state } => {
                 let rows = (self.dense(*k), self.dense(*v));
                 let fault = self.fault(run, Met::Append, layer);
                 let (pool, standing) = (&self.pools[*state], &run.places.standing);
                 launch::append(&self.stream, &self.kernels.append, rows, standing, pool, run.n, fault)
             }
-            Step::Attend { q, state, scale, out, .. } => self.attend(*q, *state, *scale, *out, run),
-            Step::Experts(mixture) => self.experts(mixture, run, layer),
-            Step::Head { x, weight, image } => {
+            Launch::Attend(attend) => self.attend(attend, run, layer),
+            Launch::Products { x, targets } => targets.iter().try_for_each(|t| self.product(*x, t, run.n)),
+            Launch::ProductAdd { x, target, to } => {
+                self.product(*x, target, run.n)?;
+                self.row_op(&RowOp::Add { x: *to, y: target.out }, run, layer)
+            }
+            Launch::GateUp { x, gate, up } => {
+                self.product(*x, gate, run.n)?;
+                self.product(*x, up, run.n)?;
+                self.row_op(&RowOp::SwiGlu { gate: gate.out, up: up.out }, run, layer)
+            }
+            Launch::Experts { mixture, summed } => {
+                self.experts(mixture, run, layer)?;
+                if *summed { self.combine(mixture, run) } else { Ok(()) }
+            }
+            Launch::AddExperts { mixture, to } => {
+                self.combine(mixture, run)?;
+                self.row_op(&RowOp::Add { x: *to, y: mixture.out }, run, layer)
+            }
+            Launch::Head { x, weight, image } => {
                 let head = self.buffers.head.expect("invariant: a stage with a head has its places");
                 let product = Product { weight: *weight, scale: None, bias: None };
                 let (matrix, input) = (self.matrix(&product), self.input(*x, *image));
@@ -63,10 +90,7 @@ impl CudaExec {
                 launch::rms_norm(s, &kernels.rms_norm, self.pieces(*x), self.pieces(*out), weight, *eps, n)
             }
             RowOp::Rope { x, rope } => {
-                let decl = &self.program.ropes[rope.0];
-                let halves = decl.pairing == RopePairing::Halves;
-                let angles = (run.places.angles[rope.0], decl.frequencies.len(), halves);
-                launch::rope(s, &kernels.rope, self.pieces(*x), angles, n)
+                launch::rope(s, &kernels.rope, self.pieces(*x), self.angles(*rope, run), n)
             }
             RowOp::SwiGlu { gate, up } => {
                 launch::pairwise(s, &kernels.swiglu, self.dense(*gate), self.dense(*up), gate.len(), n)
@@ -124,32 +148,112 @@ impl CudaExec {
         launch::product(&self.stream, kernel, &matrix, input, self.dense(target.out), n)
     }
 
-    /// As many rows at a time as the work's memory has spans for.
-    fn attend(&self, q: View, state: usize, scale: f32, out: View, run: &Run<'_>) -> Queued {
-        let (s, pool) = (&self.stream, &self.pools[state]);
-        let (queries, outputs) = (self.dense(q), self.dense(out));
-        let span_bytes = 4 * q.count * (pool.value_width + 2);
-        let spans_of = |position: u32| position as usize / SPAN_POSITIONS + 1;
+    /// The values of a rope, pairs of a piece, and whether halves pair.
+    fn angles(&self, rope: RopeId, run: &Run<'_>) -> (Span, usize, bool) {
+        let decl = &self.program.ropes[rope.0];
+        (run.places.angles[rope.0], decl.frequencies.len(), decl.pairing == RopePairing::Halves)
+    }
+
+    fn images(&self, images: Images) -> ImagePlaces {
+        let place = |is_made: bool, kind| is_made.then(|| self.buffers.image(kind));
+        ImagePlaces { a32: place(images.a32, ImageKind::A32), a256: place(images.a256, ImageKind::A256) }
+    }
+
+    fn norm(&self, norm: &Norm, run: &Run<'_>, layer: usize) -> Queued {
+        let added = norm.added.as_ref().map(|added| match added {
+            Added::Row(y) => Delta { rows: self.dense(*y), experts: None },
+            Added::Experts(mixture) => {
+                let (_, weights) = self.buffers.choices[mixture.choice.0];
+                let used = self.program.choices[mixture.choice.0].used;
+                let rows = Rows { at: self.buffers.pairs.out, stride: mixture.out.len() };
+                Delta { rows, experts: Some((weights, used)) }
+            }
+        });
+        let norm = NormImages {
+            x: self.dense(norm.x),
+            added,
+            weight: self.weights.place(norm.weight),
+            width: norm.x.len(),
+            eps: norm.eps,
+            out: norm.floats.then(|| self.dense(norm.out)),
+            images: self.images(norm.images),
+        };
+        let fault = self.fault(run, Met::Input, layer);
+        launch::norm_images(&self.stream, &self.kernels.norm_images, &norm, run.n, fault)
+    }
+
+    fn heads(&self, heads: &Heads, run: &Run<'_>, layer: usize) -> Queued {
+        let weight = |id: Option<WeightId>| id.map(|id| self.weights.place(id));
+        let place = PlaceHeads {
+            q: self.dense(heads.q),
+            k: self.dense(heads.k),
+            v: self.dense(heads.v),
+            heads: heads.q.count,
+            q_norm: weight(heads.q_norm),
+            k_norm: weight(heads.k_norm),
+            eps: heads.eps,
+            angles: heads.rope.map(|rope| self.angles(rope, run)),
+        };
+        let (pool, standing) = (&self.pools[heads.state], &run.places.standing);
+        let fault = self.fault(run, Met::Append, layer);
+        launch::place_heads(&self.stream, &self.kernels.place_heads, &place, standing, pool, run.n, fault)
+    }
+
+    /// Windows by tiles, chunks by spans; as many rows at a time as the work's memory has room for.
+    fn attend(&self, a: &Attend, run: &Run<'_>, layer: usize) -> Queued {
+        let (s, pool) = (&self.stream, &self.pools[a.state]);
+        let (queries, outputs) = (self.dense(a.q), self.dense(a.out));
+        let (heads, width) = (a.q.count, a.out.len());
+        let by_tiles = a.by_tiles && run.batch.kind() == BatchKind::Window;
+        let part_positions = if by_tiles { PAGE_POSITIONS } else { SPAN_POSITIONS };
+        let part_bytes = 4 * heads * (pool.value_width + 2);
         let positions = run.batch.rows.iter().map(|r| r.position).max().unwrap_or(0);
-        let spans = spans_of(positions);
-        let rows_max = (self.buffers.work.bytes() as usize / (span_bytes * spans)).max(1);
+        let parts = positions as usize / part_positions + 1;
+        let rows_max = (self.buffers.work.bytes() as usize / (part_bytes * parts)).max(1);
+        let fault = self.fault(run, Met::Input, layer);
         for first in (0..run.n).step_by(rows_max) {
             let n = rows_max.min(run.n - first);
             let standing = run.places.standing.behind(first);
-            let work = self.buffers.work.part(0, (span_bytes * spans * n) as u64);
-            let attention = Attention { heads: q.count, scale, work, spans, n };
+            let work = self.buffers.work.part(0, (part_bytes * parts * n) as u64);
+            let attention = Attention { heads, scale: a.scale, work, parts, n };
             let queries = queries.behind(first);
-            launch::attend_span(s, &self.kernels.attend_span, queries, &standing, pool, &attention)?;
             let outputs = outputs.behind(first);
-            launch::attend_merge(s, &self.kernels.attend_merge, &standing, pool, &attention, outputs)?;
+            if by_tiles {
+                let kernel = self.tile_kernel(heads, pool.heads, parts * n);
+                launch::attend_tile(s, kernel, queries, &standing, pool, &attention)?;
+                let images = self.images(a.images).behind(first, width);
+                let to = (a.floats.then_some(outputs), images);
+                let kernel = &self.kernels.merge_images;
+                launch::merge_images(s, kernel, &standing, pool, &attention, to, fault)?;
+            } else {
+                let kernel = &self.kernels.attend_span;
+                launch::attend_span(s, kernel, queries, &standing, pool, &attention)?;
+                launch::attend_merge(s, &self.kernels.attend_merge, &standing, pool, &attention, outputs)?;
+            }
+        }
+        if !by_tiles {
+            for kind in a.images.kinds() {
+                self.row_op(
+                    &RowOp::Image { x: View::span(a.out.row, a.out.offset, width), kind },
+                    run,
+                    layer,
+                )?;
+            }
         }
         Ok(())
+    }
+
+    /// The kernel for tiles, and the heads that a block of it takes: few where blocks are few.
+    fn tile_kernel(&self, heads: usize, kv_heads: usize, tiles: usize) -> (&Kernel, usize) {
+        let [two, eight] = &self.kernels.attend_tile;
+        let wide_blocks = tiles * kv_heads * (heads / kv_heads).div_ceil(8);
+        if wide_blocks >= WIDE_BLOCKS_MIN && heads > 2 * kv_heads { (eight, 8) } else { (two, 2) }
     }
 
     fn experts(&self, m: &Mixture, run: &Run<'_>, layer: usize) -> Queued {
         let (s, kernels, places) = (&self.stream, &self.kernels, self.buffers.pairs);
         let used = self.program.choices[m.choice.0].used;
-        let (ids, weights) = self.buffers.choices[m.choice.0];
+        let (ids, _) = self.buffers.choices[m.choice.0];
         let (pairs, f) = (run.n * used, m.inner_width);
         let experts = |product: &Product, per_pair: bool| {
             let decl = self.program.weight(product.weight);
@@ -173,8 +277,14 @@ impl CudaExec {
             None => Input::Floats(gate),
         };
         let e = experts(&m.products[2], true);
-        launch::expert_product(s, kernels.product(m.products[2].weight), &e, inner, places.out, pairs)?;
-        let out = (places.out, weights, used);
-        launch::combine(s, &kernels.combine, out, self.dense(m.out), m.out.len(), run.n)
+        launch::expert_product(s, kernels.product(m.products[2].weight), &e, inner, places.out, pairs)
+    }
+
+    /// Sums the experts' outputs of each row.
+    fn combine(&self, m: &Mixture, run: &Run<'_>) -> Queued {
+        let (_, weights) = self.buffers.choices[m.choice.0];
+        let out = (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used);
+        let (kernel, to) = (&self.kernels.combine, self.dense(m.out));
+        launch::combine(&self.stream, kernel, out, to, m.out.len(), run.n)
     }
 }
