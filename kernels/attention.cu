@@ -24,6 +24,12 @@ constexpr i32 COPY_BLOCK = 256;
 constexpr i32 HEADS_BLOCK = 128;
 constexpr i32 HEADS_WARPS = HEADS_BLOCK / SHORT_LANES;
 constexpr i32 TILE_BLOCK = 256;
+// Bytes of a tile that `attend_tile` brings into shared memory: values, and keys where both fit; others stay where they are.
+constexpr i32 NEAR_BYTES = 36 << 10;
+// Keys of a tile whose values are in flight together.
+constexpr i32 ACC_AHEAD = 8;
+// Slices of 256 threads of `merge_images`, a span each.
+constexpr i32 MERGE_SLICES = 4;
 constexpr i32 TILE_POSITIONS = 64;
 constexpr i32 SPAN_TILES = 16;
 constexpr i32 SPAN_POSITIONS = TILE_POSITIONS * SPAN_TILES;
@@ -110,18 +116,31 @@ template <class Form> DEVICE void append(
 }
 
 // A warp takes a head of a query, key or value between product and attention: RMS norm (no weight: none), rope (no pairs:
-// none), in place; keys and values go into the pool as well. No head is wider than HEAD_MAX.
+// none), in place; keys and values go into the pool as well. No head is wider than HEAD_MAX. Blocks behind those of the
+// heads ask for the first `tiles_ahead` tiles of the row's state, which attention reads next.
 template <class Form> DEVICE void place_heads(
     f32* q, i32 q_stride, i32 q_heads, f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads, i32 key_width,
     i32 value_width, const f32* q_weight, const f32* k_weight, f32 eps, const f32* cos_sin, i32 pairs, i32 neox,
     const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, u8* pool, i64 page_bytes, i32 n,
-    u32* fault, u32 fault_id) {
+    i32 tiles_ahead, u32* fault, u32 fault_id) {
     __shared__ f32 near[HEADS_WARPS][HEAD_MAX];
     const i32 lane = (i32) threadIdx.x % SHORT_LANES;
     const i32 warp = (i32) threadIdx.x / SHORT_LANES;
     const i32 number = (i32) blockIdx.x * HEADS_WARPS + warp;
     const i64 row = (i64) blockIdx.y;
-    if (row >= n || number >= q_heads + 2 * kv_heads) return;
+    const i32 heads_blocks = (q_heads + 2 * kv_heads + HEADS_WARPS - 1) / HEADS_WARPS;
+    if (row >= n) return;
+    if ((i32) blockIdx.x >= heads_blocks) {
+        const i32 tile = (i32) blockIdx.x - heads_blocks;
+        let_next_start();
+        wait_for_previous();
+        if (tile >= tiles_ahead || tile * TILE_POSITIONS >= (i32) positions[row]) return;
+        const u8* page = pool + pages[(i64) states[row] * pages_per_state + tile] * page_bytes;
+        const i64 bytes = kv_heads * PAGE_POSITIONS * (Form::row_bytes(key_width) + Form::row_bytes(value_width));
+        for (i64 i = (i32) threadIdx.x * LINE_BYTES; i < bytes; i += HEADS_BLOCK * LINE_BYTES) prefetch(page + i);
+        return;
+    }
+    if (number >= q_heads + 2 * kv_heads) return;
     const bool is_query = number < q_heads;
     const bool is_key = !is_query && number < q_heads + kv_heads;
     const i32 head = is_query ? number : is_key ? number - q_heads : number - q_heads - kv_heads;
@@ -160,10 +179,9 @@ template <class Form> DEVICE void place_heads(
         f32 sum = 0.0f;
 #pragma unroll
         for (i32 i = 0; i < HEAD_EACH; i++) {
-            const f32 next = fmaf(value[i], value[i], sum);
-            sum = lane + i * SHORT_LANES < width ? next : sum;
+            sum = fmaf(value[i], value[i], sum);  // values that do not exist are 0 and change nothing
         }
-        const f32 root = 1.0f / sqrtf(warp_tree_all(sum) / (f32) width + eps);
+        const f32 root = 1.0f / sqrtf(mean_of(warp_tree_all(sum), width) + eps);
 #pragma unroll
         for (i32 i = 0; i < HEAD_EACH; i++) value[i] = (value[i] * root) * factor[i];
     }
@@ -444,57 +462,29 @@ template <class Form> DEVICE void attend_span(
     }
 }
 
-// The values of a tile in shared memory: as many as a thread keeps on their way there. Wider ones stay where they are.
-template <class Form> struct NearValues {
-    static constexpr i32 EACH = Form::NEAR_WORDS;
-    static constexpr i32 BYTES = EACH * TILE_BLOCK * 16;
-    Words4 words[EACH];
-
-    DEVICE void load(const u8* values, i32 bytes) {
-#pragma unroll
-        for (i32 k = 0; k < EACH; k++) {
-            const i32 at = ((i32) threadIdx.x + k * TILE_BLOCK) * 16;
-            if (at < bytes) words[k] = *(const Words4*)(values + at);
-        }
-    }
-
-    DEVICE void store(u8* near, i32 bytes) const {
-#pragma unroll
-        for (i32 k = 0; k < EACH; k++) {
-            const i32 at = ((i32) threadIdx.x + k * TILE_BLOCK) * 16;
-            if (at < bytes) *(Words4*)(near + at) = words[k];
-        }
-    }
-};
-
-// The halving tree over 32 partial sums of COUNT dots, of which each of four neighbouring lanes has eight: lane 8-sums
-// 8 * (lane % 4) + j. A lane gets COUNT / 4 of the dots, from its first on (below four: lanes share a dot).
+// The halving trees over the 32 partial sums of COUNT dots, of which each of four neighbouring lanes has eight: sums
+// 8 * (lane % 4) + j. In place c a lane has dot c ^ `own`; its first EACH become whole.
 template <i32 COUNT> struct FourLanes {
     static constexpr i32 HALF = COUNT > 1 ? COUNT / 2 : 1;
     static constexpr i32 EACH = HALF > 1 ? HALF / 2 : 1;
 
-    template <i32 FROM, i32 TO> DEVICE static i32 fold(f32 (&part)[COUNT][EIGHT], i32 bit) {
-        const bool upper = ((i32) threadIdx.x & bit) != 0;
+    // A lane gives its partner the sums that the partner keeps.
+    DEVICE static i32 own(i32 lane) {
+        const i32 upper = (lane & 2) != 0 && HALF < COUNT ? HALF : 0;
+        return upper | ((lane & 1) != 0 && EACH < HALF ? EACH : 0);
+    }
+
+    template <i32 FROM, i32 TO> DEVICE static void fold(f32 (&part)[COUNT][EIGHT], i32 bit) {
 #pragma unroll
         for (i32 c = 0; c < TO; c++) {
 #pragma unroll
-            for (i32 j = 0; j < EIGHT; j++) {
-                if constexpr (FROM == TO) {
-                    part[c][j] = part[c][j] + shuffle_xor(part[c][j], bit);
-                } else {
-                    const f32 given = upper ? part[c][j] : part[c + TO][j];
-                    const f32 kept = upper ? part[c + TO][j] : part[c][j];
-                    part[c][j] = kept + shuffle_xor(given, bit);
-                }
-            }
+            for (i32 j = 0; j < EIGHT; j++) part[c][j] = part[c][j] + shuffle_xor(part[FROM == TO ? c : c + TO][j], bit);
         }
-        return FROM != TO && upper ? TO : 0;
     }
 
-    // The number of the lane's first dot.
-    DEVICE static i32 sum(f32 (&part)[COUNT][EIGHT], f32 (&dot)[EACH]) {
-        i32 first = fold<COUNT, HALF>(part, 2);
-        first += fold<HALF, EACH>(part, 1);
+    DEVICE static void sum(f32 (&part)[COUNT][EIGHT]) {
+        fold<COUNT, HALF>(part, 2);
+        fold<HALF, EACH>(part, 1);
 #pragma unroll
         for (i32 c = 0; c < EACH; c++) {
 #pragma unroll
@@ -502,66 +492,86 @@ template <i32 COUNT> struct FourLanes {
 #pragma unroll
                 for (i32 j = 0; j < half; j++) part[c][j] = part[c][j] + part[c][j + half];
             }
-            dot[c] = part[c][0];
         }
-        return first;
     }
 };
 
-// Values of acc of HEADS heads at d: chains over the keys of a tile, whose loads go ahead of them. Weight k of head h is
-// weights[k / 4 * stride + 4 * h + k % 4].
-template <class Form, i32 HEADS>
-DEVICE void tile_accs(const u8* values, i32 row_bytes, const f32* weights, i32 stride, i32 count, i32 d, f32 (&acc)[HEADS]) {
-    constexpr i32 AHEAD = 16;
+// Adds ACC_AHEAD keys of a tile, or the first `count` of them, to DIMS values of acc of HEADS heads from d on: all loads
+// before the first fma. Weight k of head h is weights[k / 4 * stride + 4 * h + k % 4].
+template <class Form, i32 HEADS, i32 DIMS, bool WHOLE>
+DEVICE void add_keys(const u8* values, i32 row_bytes, const f32* weights, i32 stride, i32 count, i32 d,
+                     f32 (&acc)[HEADS][DIMS]) {
+    typename Form::template Few<DIMS> ahead[ACC_AHEAD];
 #pragma unroll
-    for (i32 h = 0; h < HEADS; h++) acc[h] = 0.0f;
-    i32 start = 0;
-    for (; start < count; start += AHEAD) {
-        typename Form::One ahead[AHEAD];
+    for (i32 k = 0; k < ACC_AHEAD; k++) {
+        ahead[k] = Form::template load_few<DIMS>(values + (WHOLE || k < count ? k : 0) * row_bytes, d);
+    }
 #pragma unroll
-        for (i32 k = 0; k < AHEAD; k++) {
-            const i32 key = start + k < count ? start + k : start;
-            ahead[k] = Form::load_one(values + key * row_bytes, d);
-        }
-        const bool whole = start + AHEAD <= count;
+    for (i32 k = 0; k < ACC_AHEAD; k += 4) {
+        Words4 weight[HEADS];
 #pragma unroll
-        for (i32 k = 0; k < AHEAD; k += 4) {
-            Words4 weight[HEADS];
+        for (i32 h = 0; h < HEADS; h++) weight[h] = *(const Words4*)(weights + k / 4 * stride + 4 * h);
 #pragma unroll
-            for (i32 h = 0; h < HEADS; h++) weight[h] = *(const Words4*)(weights + (start + k) / 4 * stride + 4 * h);
+        for (i32 j = 0; j < 4; j++) {
+            if (!WHOLE && k + j >= count) break;
 #pragma unroll
-            for (i32 j = 0; j < 4; j++) {
-                const f32 value = ahead[k + j].value();
+            for (i32 i = 0; i < DIMS; i++) {
+                const f32 value = ahead[k + j].value(i);
 #pragma unroll
-                for (i32 h = 0; h < HEADS; h++) {
-                    const f32 next = fmaf(bits_f32(weight[h].word[j]), value, acc[h]);
-                    acc[h] = whole || start + k + j < count ? next : acc[h];
-                }
+                for (i32 h = 0; h < HEADS; h++) acc[h][i] = fmaf(bits_f32(weight[h].word[j]), value, acc[h][i]);
             }
         }
     }
 }
 
-// Tiles of one row, each for HEADS * KEYS query heads of one K/V head: a thread makes KEYS keys' scores with HEADS heads,
-// four lanes together; then a warp a head makes weights, then a thread one value of acc of some heads.
-// work: for each row, head and tile max, sum, acc. key_width is a multiple of 8; no head is wider than HEAD_MAX.
-template <class Form, i32 HEADS, i32 KEYS> DEVICE void attend_tile(
+template <class Form, i32 HEADS, i32 DIMS>
+DEVICE void tile_accs(const u8* values, i32 row_bytes, const f32* weights, i32 stride, i32 count, i32 d,
+                      f32 (&acc)[HEADS][DIMS]) {
+    i32 start = 0;
+#pragma unroll 1
+    for (; start + ACC_AHEAD <= count; start += ACC_AHEAD) {
+        add_keys<Form, HEADS, DIMS, true>(values + start * row_bytes, row_bytes, weights + start / 4 * stride, stride,
+                                          count, d, acc);
+    }
+    if (start < count) {
+        add_keys<Form, HEADS, DIMS, false>(values + start * row_bytes, row_bytes, weights + start / 4 * stride, stride,
+                                           count - start, d, acc);
+    }
+}
+
+// Starts bringing `count` floats into shared memory, and zeros behind them up to `all`, both multiples of 4.
+DEVICE void copy_floats(f32* near, const f32* from, i32 count, i32 all) {
+    const bool is_aligned = (u64) from % 16 == 0;
+    for (i32 i = 4 * (i32) threadIdx.x; i < all; i += 4 * TILE_BLOCK) {
+        if (is_aligned || i >= count) {
+            copy_ahead(near + i, i < count ? from + i : from - (u64) from % 16 / 4, i < count);
+        } else {
+            for (i32 j = i; j < i + 4; j++) near[j] = from[j];
+        }
+    }
+}
+
+// One tile of one row for HEADS * KEYS query heads of one K/V head: a thread makes the scores of KEYS keys with HEADS
+// heads, four lanes together; then a warp the weights of a head; then a thread ACC_DIMS values of acc of ACC_HEADS heads.
+// work: for each row, head and tile max, sum, acc. Widths are multiples of 32, and at most HEAD_MAX.
+template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE void attend_tile(
     const f32* q, i32 q_stride, i32 q_heads, i32 kv_heads, i32 key_width, i32 value_width, f32 scale,
     const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, const u8* pool, i64 page_bytes,
     f32* work, i32 tiles_max, i32 n) {
     constexpr i32 ALL = HEADS * KEYS;
     constexpr i32 SLOTS = TILE_POSITIONS / KEYS;
     constexpr i32 WEIGHT_STRIDE = 4 * ALL + 4;
-    constexpr i32 ACC_HEADS = ALL > 1 ? ALL / 2 : 1;
+    constexpr i32 STRIDES = KEYS > 1 ? 1 : Form::STRIDES;
+    typedef FourLanes<HEADS * KEYS> Tree;
     static_assert(ALL <= TILE_BLOCK / SHORT_LANES, "a warp weighs the keys of a head");
     static_assert(KEYS * SLOTS * KEY_LANES == TILE_BLOCK, "four lanes for KEYS keys and HEADS heads");
-    typedef NearValues<Form> Near;
     alignas(16) __shared__ f32 query[ALL * HEAD_MAX];
     alignas(16) __shared__ f32 weights[TILE_POSITIONS / 4 * WEIGHT_STRIDE];  // scores before
-    alignas(16) __shared__ u8 near[Near::BYTES];
+    alignas(16) __shared__ u8 near[NEAR_BYTES];
     const i32 thread = (i32) threadIdx.x;
     const i32 lane = thread % SHORT_LANES;
     const i32 warp = thread / SHORT_LANES;
+    const i32 tile = (i32) blockIdx.x;
     const i32 group = q_heads / kv_heads;
     const i32 blocks = (group + ALL - 1) / ALL;
     const i32 kv_head = (i32) blockIdx.y / blocks;
@@ -574,124 +584,137 @@ template <class Form, i32 HEADS, i32 KEYS> DEVICE void attend_tile(
     let_next_start();
     wait_for_previous();
 
-    const i32 keys = (i32) positions[row] + 1;
-    const u32* table = pages + (i64) states[row] * pages_per_state;
+    // What does not depend on another load is asked for at once.
+    const i32 left = (i32) positions[row] + 1 - tile * TILE_POSITIONS;
+    const i64 state = states[row];
     const f32* asked = q + row * q_stride + (i64) first_head * key_width;
-    for (i32 i = thread; i < ALL * key_width; i += TILE_BLOCK) query[i] = i < heads * key_width ? asked[i] : 0.0f;
-    for (i32 tile = (i32) blockIdx.x; tile * TILE_POSITIONS < keys; tile += (i32) gridDim.x) {
-        const i32 left = keys - tile * TILE_POSITIONS;
-        const i32 count = left < TILE_POSITIONS ? left : TILE_POSITIONS;
-        const u8* page = pool + table[tile] * page_bytes;
-        const u8* values = page + at.values_at;
-        const i32 value_bytes = (i32) at.value_bytes;
-        const bool is_near = TILE_POSITIONS * value_bytes <= Near::BYTES;
-
-        // Scores. Slots without a key repeat the last.
-        const i32 part_heads = thread / (SLOTS * KEY_LANES) * HEADS;
-        const i32 slot = thread % (SLOTS * KEY_LANES) / KEY_LANES;
-        const u8* stored[KEYS];
-#pragma unroll
-        for (i32 k = 0; k < KEYS; k++) {
-            const i32 key = slot + k * SLOTS;
-            stored[k] = page + at.keys_at + (key < count ? key : count - 1) * at.key_bytes;
+    if (left <= 0) return;
+    copy_floats(query, asked, heads * key_width, ALL * key_width);
+    const u8* page = pool + pages[state * pages_per_state + tile] * page_bytes;
+    const i32 count = left < TILE_POSITIONS ? left : TILE_POSITIONS;
+    const u8* values = page + at.values_at;
+    const i32 value_bytes = (i32) at.value_bytes;
+    const i32 key_bytes = (i32) at.key_bytes;
+    // Rows of a multiple of 128 bytes would share their banks.
+    const i32 near_key_bytes = key_bytes % 128 == 0 ? key_bytes + 16 : key_bytes;
+    const bool is_near = TILE_POSITIONS * value_bytes <= NEAR_BYTES;
+    const bool is_key_near = TILE_POSITIONS * (value_bytes + near_key_bytes) <= NEAR_BYTES;
+    u8* near_keys = near + TILE_POSITIONS * value_bytes;
+    if (is_key_near) {
+        for (i32 i = 16 * thread; i < count * key_bytes; i += 16 * TILE_BLOCK) {
+            const i32 pad = near_key_bytes == key_bytes ? 0 : i / key_bytes * 16;
+            copy_ahead(near_keys + i + pad, page + at.keys_at + i, true);
         }
-        f32 part[KEYS * HEADS][EIGHT] = {};
-        constexpr i32 STRIDES = KEYS > 1 ? Form::STRIDES / 2 : Form::STRIDES;
-        Near on_the_way;
+    }
+    if (is_near) {
+        for (i32 i = 16 * thread; i < count * value_bytes; i += 16 * TILE_BLOCK) copy_ahead(near + i, values + i, true);
+    }
+
+    // Scores. Slots without a key repeat the last.
+    const i32 part_heads = thread / (SLOTS * KEY_LANES) * HEADS;
+    const i32 slot = thread % (SLOTS * KEY_LANES) / KEY_LANES;
+    const i32 own = Tree::own(thread % KEY_LANES);
+    const u8* stored[KEYS];
+#pragma unroll
+    for (i32 k = 0; k < KEYS; k++) {
+        const i32 key = slot + (k ^ own / HEADS) * SLOTS;
+        const i32 there = key < count ? key : count - 1;
+        stored[k] = is_key_near ? near_keys + there * near_key_bytes : page + at.keys_at + there * key_bytes;
+    }
+    f32 part[HEADS * KEYS][EIGHT] = {};
+    copies_done();
+    __syncthreads();
 #pragma unroll 1
-        for (i32 start = thread % KEY_LANES * EIGHT; start < key_width; start += STRIDES * SHORT_LANES) {
-            typename Form::Eight ahead[STRIDES][KEYS];
+    for (i32 start = 0; start < key_width; start += STRIDES * SHORT_LANES) {
+        const i32 first = start + thread % KEY_LANES * EIGHT;
+        typename Form::Eight ahead[STRIDES][KEYS];
 #pragma unroll
-            for (i32 s = 0; s < STRIDES; s++) {
-                if (start + s * SHORT_LANES >= key_width) break;
+        for (i32 s = 0; s < STRIDES; s++) {
+            if (start + s * SHORT_LANES >= key_width) break;
 #pragma unroll
-                for (i32 k = 0; k < KEYS; k++) ahead[s][k] = Form::load_eight(stored[k], start + s * SHORT_LANES);
+            for (i32 k = 0; k < KEYS; k++) ahead[s][k] = Form::load_eight(stored[k], first + s * SHORT_LANES);
+        }
+#pragma unroll
+        for (i32 s = 0; s < STRIDES; s++) {
+            if (start + s * SHORT_LANES >= key_width) break;
+            f32 key[KEYS][EIGHT];
+#pragma unroll
+            for (i32 k = 0; k < KEYS; k++) {
+#pragma unroll
+                for (i32 j = 0; j < EIGHT; j++) key[k][j] = ahead[s][k].value(j);
             }
-            if (KEYS == 1 && start < SHORT_LANES && is_near) on_the_way.load(values, count * value_bytes);
-            if (start < SHORT_LANES) __syncthreads();  // the query is there
 #pragma unroll
-            for (i32 s = 0; s < STRIDES; s++) {
-                if (start + s * SHORT_LANES >= key_width) break;
-                f32 key[KEYS][EIGHT];
+            for (i32 h = 0; h < HEADS; h++) {
+                const i32 head = part_heads + (h ^ own % HEADS);
+                const Words4* words = (const Words4*)(query + head * key_width + first + s * SHORT_LANES);
+                const Words4 both[2] = {words[0], words[1]};
 #pragma unroll
                 for (i32 k = 0; k < KEYS; k++) {
 #pragma unroll
-                    for (i32 j = 0; j < EIGHT; j++) key[k][j] = ahead[s][k].value(j);
-                }
-#pragma unroll
-                for (i32 h = 0; h < HEADS; h++) {
-                    const Words4* words = (const Words4*)(query + (part_heads + h) * key_width + start + s * SHORT_LANES);
-                    const Words4 both[2] = {words[0], words[1]};
-#pragma unroll
-                    for (i32 k = 0; k < KEYS; k++) {
-#pragma unroll
-                        for (i32 j = 0; j < EIGHT; j++) {
-                            f32& to = part[k * HEADS + h][j];
-                            to = fmaf(key[k][j], bits_f32(both[j / 4].word[j % 4]), to);
-                        }
+                    for (i32 j = 0; j < EIGHT; j++) {
+                        f32& to = part[k * HEADS + h][j];
+                        to = fmaf(key[k][j], bits_f32(both[j / 4].word[j % 4]), to);
                     }
                 }
             }
         }
-        if (KEYS > 1 && is_near) on_the_way.load(values, count * value_bytes);
-        typedef FourLanes<KEYS * HEADS> Tree;
-        f32 dot[Tree::EACH];
-        const i32 first = Tree::sum(part, dot);
+    }
+    Tree::sum(part);
 #pragma unroll
-        for (i32 c = 0; c < Tree::EACH; c++) {
-            const i32 key = slot + (first + c) / HEADS * SLOTS;
-            const i32 h = part_heads + (first + c) % HEADS;
-            if (key < count) weights[key / 4 * WEIGHT_STRIDE + 4 * h + key % 4] = dot[c] * scale;
-        }
-        if (is_near) on_the_way.store(near, count * value_bytes);
-        __syncthreads();
+    for (i32 c = 0; c < Tree::EACH; c++) {
+        const i32 key = slot + (c ^ own) / HEADS * SLOTS;
+        const i32 head = part_heads + (c ^ own) % HEADS;
+        if (key < count) weights[key / 4 * WEIGHT_STRIDE + 4 * head + key % 4] = part[c][0] * scale;
+    }
+    __syncthreads();
 
-        // Weights, and their sum: lane = position mod 32. Lanes without a key repeat key 0 and add nothing.
-        f32* to = work + ((row * q_heads + first_head) * tiles_max + tile) * (value_width + 2);
-        const i64 head_floats = (i64) tiles_max * (value_width + 2);
-        if (warp < heads) {
-            f32* mine = weights + 4 * warp + lane / 4 * WEIGHT_STRIDE + lane % 4;
-            constexpr i32 HIGH = SHORT_LANES / 4 * WEIGHT_STRIDE;
-            const f32 zero = weights[4 * warp];
-            const f32 low = lane < count ? mine[0] : zero;
-            const f32 high = lane + SHORT_LANES < count ? mine[HIGH] : zero;
-            const f32 max = warp_max(high > low ? high : low);
-            const f32 low_weight = exp_f32(low - max);
-            const f32 high_weight = exp_f32(high - max);
-            warp_barrier();  // every lane that repeats key 0 has read it
-            f32 sum = 0.0f;
-            if (lane < count) {
-                mine[0] = low_weight;
-                sum = sum + low_weight;
-            }
-            if (lane + SHORT_LANES < count) {
-                mine[HIGH] = high_weight;
-                sum = sum + high_weight;
-            }
-            sum = warp_tree(sum);
-            if (lane == 0) {
-                to[warp * head_floats] = max;
-                to[warp * head_floats + 1] = sum;
-            }
+    // Weights, and their sum: lane = position mod 32. Lanes without a key repeat key 0 and add nothing.
+    f32* to = work + ((row * q_heads + first_head) * tiles_max + tile) * (value_width + 2);
+    const i64 head_floats = (i64) tiles_max * (value_width + 2);
+    f32 sum = 0.0f, max = 0.0f;
+    if (warp < heads) {
+        f32* mine = weights + 4 * warp + lane / 4 * WEIGHT_STRIDE + lane % 4;
+        constexpr i32 HIGH = SHORT_LANES / 4 * WEIGHT_STRIDE;
+        const f32 zero = weights[4 * warp];
+        const f32 low = lane < count ? mine[0] : zero;
+        const f32 high = lane + SHORT_LANES < count ? mine[HIGH] : zero;
+        max = warp_max(high > low ? high : low);
+        const f32 low_weight = exp_f32(low - max);
+        const f32 high_weight = exp_f32(high - max);
+        warp_barrier();  // every lane that repeats key 0 has read it
+        if (lane < count) {
+            mine[0] = low_weight;
+            sum = sum + low_weight;
         }
-        __syncthreads();
+        if (lane + SHORT_LANES < count) {
+            mine[HIGH] = high_weight;
+            sum = sum + high_weight;
+        }
+    }
+    __syncthreads();
+    if (warp < heads) {
+        sum = warp_tree(sum);
+        if (lane == 0) *(Words2*)(to + warp * head_floats) = Words2{{f32_bits(max), f32_bits(sum)}};
+    }
 
-        for (i32 item = thread; item < ALL / ACC_HEADS * value_width; item += TILE_BLOCK) {
-            const i32 part_of = item / value_width;
-            const i32 d = item - part_of * value_width;
-            const f32* weight = weights + 4 * part_of * ACC_HEADS;
-            f32 acc[ACC_HEADS];
-            if (is_near) {
-                tile_accs<Form>(near, value_bytes, weight, WEIGHT_STRIDE, count, d, acc);
-            } else {
-                tile_accs<Form>(values, value_bytes, weight, WEIGHT_STRIDE, count, d, acc);
-            }
+    const i32 lanes_of_head = value_width / ACC_DIMS;
+    for (i32 item = thread; item < ALL / ACC_HEADS * lanes_of_head; item += TILE_BLOCK) {
+        const i32 part_of = item / lanes_of_head;
+        const i32 d = (item - part_of * lanes_of_head) * ACC_DIMS;
+        const f32* weight = weights + 4 * part_of * ACC_HEADS;
+        f32 acc[ACC_HEADS][ACC_DIMS] = {};
+        if (is_near) {
+            tile_accs<Form>(near, value_bytes, weight, WEIGHT_STRIDE, count, d, acc);
+        } else {
+            tile_accs<Form>(values, value_bytes, weight, WEIGHT_STRIDE, count, d, acc);
+        }
 #pragma unroll
-            for (i32 h = 0; h < ACC_HEADS; h++) {
-                if (part_of * ACC_HEADS + h < heads) to[(part_of * ACC_HEADS + h) * head_floats + 2 + d] = acc[h];
-            }
+        for (i32 h = 0; h < ACC_HEADS; h++) {
+            if (part_of * ACC_HEADS + h >= heads) break;
+            Words2* acc_to = (Words2*)(to + (part_of * ACC_HEADS + h) * head_floats + 2 + d);
+#pragma unroll
+            for (i32 i = 0; i < ACC_DIMS; i += 2) acc_to[i / 2] = Words2{{f32_bits(acc[h][i]), f32_bits(acc[h][i + 1])}};
         }
-        __syncthreads();
     }
 }
 
@@ -718,19 +741,20 @@ template <class Form, i32 HEADS, i32 KEYS> DEVICE void attend_tile(
     NAME(f32* q, i32 q_stride, i32 q_heads, f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads,            \
          i32 key_width, i32 value_width, const f32* q_weight, const f32* k_weight, f32 eps, const f32* cos_sin,        \
          i32 pairs, i32 neox, const u32* positions, const u32* states, const u32* pages, i32 pages_per_state,          \
-         u8* pool, i64 page_bytes, i32 n, u32* fault, u32 fault_id) {                                                  \
+         u8* pool, i64 page_bytes, i32 n, i32 tiles_ahead, u32* fault, u32 fault_id) {                                 \
         place_heads<FORM>(q, q_stride, q_heads, k, k_stride, v, v_stride, kv_heads, key_width, value_width, q_weight,  \
                           k_weight, eps, cos_sin, pairs, neox, positions, states, pages, pages_per_state, pool,        \
-                          page_bytes, n, fault, fault_id);                                                             \
+                          page_bytes, n, tiles_ahead, fault, fault_id);                                                \
     }
 
-#define ATTEND_TILE(NAME, FORM, HEADS, KEYS)                                                                           \
-    extern "C" __global__ void __launch_bounds__(TILE_BLOCK, 2)                                                        \
+#define ATTEND_TILE(NAME, FORM, BLOCKS, HEADS, KEYS, ACC_HEADS, ACC_DIMS)                                              \
+    extern "C" __global__ void __launch_bounds__(TILE_BLOCK, BLOCKS)                                                      \
     NAME(const f32* q, i32 q_stride, i32 q_heads, i32 kv_heads, i32 key_width, i32 value_width, f32 scale,             \
          const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, const u8* pool,               \
          i64 page_bytes, f32* work, i32 tiles_max, i32 n) {                                                            \
-        attend_tile<FORM, HEADS, KEYS>(q, q_stride, q_heads, kv_heads, key_width, value_width, scale, positions,       \
-                                       states, pages, pages_per_state, pool, page_bytes, work, tiles_max, n);          \
+        attend_tile<FORM, HEADS, KEYS, ACC_HEADS, ACC_DIMS>(q, q_stride, q_heads, kv_heads, key_width, value_width,    \
+                                                            scale, positions, states, pages, pages_per_state, pool,    \
+                                                            page_bytes, work, tiles_max, n);                           \
     }
 
 APPEND(append_f32, StoredF32)
@@ -742,12 +766,12 @@ ATTEND_SPAN(attend_span_q8_0, StoredQ8)
 PLACE_HEADS(place_heads_f32, StoredF32)
 PLACE_HEADS(place_heads_f16, StoredF16)
 PLACE_HEADS(place_heads_q8_0, StoredQ8)
-ATTEND_TILE(attend_tile_2_f32, StoredF32, 2, 1)
-ATTEND_TILE(attend_tile_2_f16, StoredF16, 2, 1)
-ATTEND_TILE(attend_tile_2_q8_0, StoredQ8, 2, 1)
-ATTEND_TILE(attend_tile_8_f32, StoredF32, 4, 2)
-ATTEND_TILE(attend_tile_8_f16, StoredF16, 4, 2)
-ATTEND_TILE(attend_tile_8_q8_0, StoredQ8, 4, 2)
+ATTEND_TILE(attend_tile_2_f32, StoredF32, 2, 2, 1, 1, 2)
+ATTEND_TILE(attend_tile_2_f16, StoredF16, 2, 2, 1, 1, 2)
+ATTEND_TILE(attend_tile_2_q8_0, StoredQ8, 2, 2, 1, 1, 2)
+ATTEND_TILE(attend_tile_8_f32, StoredF32, 1, 2, 4, 2, 4)
+ATTEND_TILE(attend_tile_8_f16, StoredF16, 2, 2, 4, 2, 4)
+ATTEND_TILE(attend_tile_8_q8_0, StoredQ8, 2, 2, 4, 2, 4)
 
 // Merges the spans of each row and head from left to right and divides by the sum.
 extern "C" __global__ void __launch_bounds__(MERGE_BLOCK)
@@ -773,39 +797,61 @@ attend_merge(const f32* work, i32 spans_max, const u32* positions, f32* out, i32
     }
 }
 
-// Tiles of a span at a time whose values of acc are in flight together.
-constexpr i32 IMAGE_SLICES = 2;
-// Heads that 256 neighbouring values of an output touch: heads have at least 16 values.
-constexpr i32 IMAGE_HEADS = A256_VALUES / 16 + 1;
+// The tiles of one span as one: lane t < 16 of a warp has maximum and sum of tile t, every lane its own acc of each.
+struct SpanOfTiles {
+    f32 max;
+    f32 sum;
+    f32 acc;
+
+    DEVICE SpanOfTiles(i32 tiles, f32 tile_max, f32 tile_sum, const f32 (&tile_acc)[SPAN_TILES]) {
+        // The maximum of this tile and all before it, then of all before it.
+        const i32 lane = (i32) threadIdx.x % SHORT_LANES;
+        f32 upto = tile_max;
+#pragma unroll
+        for (i32 distance = 1; distance < SPAN_TILES; distance *= 2) {
+            const f32 other = shuffle(upto, lane - distance < 0 ? lane : lane - distance);
+            upto = other > upto ? other : upto;
+        }
+        const f32 before = shuffle(upto, lane == 0 ? 0 : lane - 1);
+        const Merge merge(before, tile_max);
+        max = shuffle(upto, tiles - 1);
+        sum = shuffle(tile_sum, 0);
+        acc = tile_acc[0];
+#pragma unroll
+        for (i32 t = 1; t < SPAN_TILES; t++) {
+            if (t >= tiles) break;
+            const f32 left = shuffle(merge.left, t);
+            const f32 right = shuffle(merge.right, t);
+            sum = fmaf(shuffle(tile_sum, t), right, sum * left);
+            acc = fmaf(tile_acc[t], right, acc * left);
+        }
+    }
+};
 
 // Merges the tiles that `attend_tile` left, span by span, divides by the sum, and makes the row as floats (out null: nobody
-// reads them) and as images. A block has 256 values; its slices of 256 threads take a span each, in turns.
-extern "C" __global__ void __launch_bounds__(IMAGE_SLICES * A256_VALUES)
+// reads them) and as images. A block has 256 values; its slices of 256 threads take a span each, in turns. A warp has
+// values of one head: value_width is a multiple of 32.
+extern "C" __global__ void __launch_bounds__(MERGE_SLICES * A256_VALUES)
 merge_images(const f32* work, i32 tiles_max, const u32* positions, f32* out, i32 out_stride, i32 q_heads,
              i32 value_width, i8* codes32, f32* scales32, i8* codes256, f32* scales256, i32 n, u32* fault,
              u32 fault_id) {
-    __shared__ f32 maxes[IMAGE_SLICES][IMAGE_HEADS][SPAN_TILES];
-    __shared__ f32 sums[IMAGE_SLICES][IMAGE_HEADS][SPAN_TILES];
-    __shared__ f32 left[IMAGE_SLICES][IMAGE_HEADS][SPAN_TILES];
-    __shared__ f32 right[IMAGE_SLICES][IMAGE_HEADS][SPAN_TILES];
-    __shared__ f32 span_max[IMAGE_SLICES][IMAGE_HEADS];
-    __shared__ f32 span_sum[IMAGE_SLICES][A256_VALUES];
-    alignas(16) __shared__ f32 span_acc[IMAGE_SLICES][A256_VALUES];
+    __shared__ f32 maxes[MERGE_SLICES][A256_VALUES];
+    __shared__ f32 sums[MERGE_SLICES][A256_VALUES];
+    __shared__ f32 accs[MERGE_SLICES][A256_VALUES];
+    __shared__ u32 largest[MERGE_SLICES * A256_VALUES / SHORT_LANES];
     const i32 thread = (i32) threadIdx.x % A256_VALUES;
+    const i32 lane = (i32) threadIdx.x % SHORT_LANES;
     const i32 slice = (i32) threadIdx.x / A256_VALUES;
     const i32 slices = (i32) blockDim.x / A256_VALUES;
     const i64 row = (i64) blockIdx.y;
     if (row >= n) return;
     const i32 width = q_heads * value_width;
-    const i32 begin = (i32) blockIdx.x * A256_VALUES;
-    const i32 i = begin + thread < width ? begin + thread : width - 1;
-    const i32 first_head = begin / value_width;
-    const i32 last_head = (begin + A256_VALUES < width ? begin + A256_VALUES - 1 : width - 1) / value_width;
-    const i32 heads = last_head - first_head + 1;
-    const i32 head = i / value_width - first_head;
+    const i32 i = (i32) blockIdx.x * A256_VALUES + thread;
+    const bool is_there = slice == 0 && i < width;
+    const i32 mine = i < width ? i : width - 1;
     const i64 tile_floats = value_width + 2;
-    const f32* of_heads = work + (row * q_heads + first_head) * tiles_max * tile_floats;
-    const f32* mine = of_heads + head * tiles_max * tile_floats + 2 + i % value_width;
+    work += (row * q_heads + mine / value_width) * tiles_max * tile_floats;
+    const i32 d = mine % value_width;
     let_next_start();
     wait_for_previous();
 
@@ -814,70 +860,43 @@ merge_images(const f32* work, i32 tiles_max, const u32* positions, f32* out, i32
     f32 merged_acc = 0.0f;
     for (i32 start = 0; start < tiles; start += slices * SPAN_TILES) {
         const i32 first = start + slice * SPAN_TILES;
-        const i32 here = tiles - first < SPAN_TILES ? tiles - first : SPAN_TILES;  // below 1: no such span
-        f32 ahead[SPAN_TILES];
+        const i32 here = tiles - first < SPAN_TILES ? tiles - first : SPAN_TILES;
+        f32 max = 0.0f, sum = 0.0f, acc = 0.0f;
+        if (here > 0) {
+            const f32* from = work + first * tile_floats;
+            f32 ahead[SPAN_TILES];
 #pragma unroll
-        for (i32 t = 0; t < SPAN_TILES; t++) ahead[t] = t < here ? mine[(first + t) * tile_floats] : 0.0f;
-        for (i32 pair = thread; pair < heads * SPAN_TILES; pair += A256_VALUES) {
-            const i32 h = pair / SPAN_TILES, t = pair % SPAN_TILES;
-            if (t >= here) continue;
-            const f32* tile = of_heads + ((i64) h * tiles_max + first + t) * tile_floats;
-            maxes[slice][h][t] = tile[0];
-            sums[slice][h][t] = tile[1];
+            for (i32 t = 0; t < SPAN_TILES; t++) ahead[t] = t < here ? from[t * tile_floats + 2 + d] : 0.0f;
+            const Words2 partial = *(const Words2*)(from + (lane < here ? lane : here - 1) * tile_floats);
+            const SpanOfTiles span(here, bits_f32(partial.word[0]), bits_f32(partial.word[1]), ahead);
+            max = span.max;
+            sum = span.sum;
+            acc = span.acc;
         }
-        __syncthreads();
-        for (i32 pair = thread; pair < heads * SPAN_TILES; pair += A256_VALUES) {
-            const i32 h = pair / SPAN_TILES, t = pair % SPAN_TILES;
-            if (t >= here) continue;
-            f32 before = maxes[slice][h][0];
-#pragma unroll
-            for (i32 b = 1; b < SPAN_TILES; b++) before = b < t && maxes[slice][h][b] > before ? maxes[slice][h][b] : before;
-            const Merge merge(before, maxes[slice][h][t]);
-            left[slice][h][t] = merge.left;
-            right[slice][h][t] = merge.right;
-            if (t == here - 1) span_max[slice][h] = merge.max;
+        if (start == 0 && slice == 0) {
+            merged = Partial{max, sum};
+            merged_acc = acc;
         }
-        __syncthreads();
-        f32 acc = ahead[0], sum = sums[slice][head][0];
-#pragma unroll
-        for (i32 t = 1; t < SPAN_TILES; t++) {
-            if (t >= here) break;
-            acc = fmaf(ahead[t], right[slice][head][t], acc * left[slice][head][t]);
-            sum = fmaf(sums[slice][head][t], right[slice][head][t], sum * left[slice][head][t]);
-        }
-        span_acc[slice][thread] = acc;
-        span_sum[slice][thread] = sum;
+        if (tiles <= SPAN_TILES) break;
+        maxes[slice][thread] = max;
+        sums[slice][thread] = sum;
+        accs[slice][thread] = acc;
         __syncthreads();
         if (slice == 0) {
-            for (i32 s = 0; s < slices && start + s * SPAN_TILES < tiles; s++) {
-                const f32 max = span_max[s][head];
-                if (start == 0 && s == 0) {
-                    merged = Partial{max, sum};
-                    merged_acc = acc;
-                } else {
-                    const Merge merge(merged.max, max);
-                    merged = Partial{merge.max, merge.join(merged.sum, span_sum[s][thread])};
-                    merged_acc = merge.join(merged_acc, span_acc[s][thread]);
-                }
+            for (i32 s = start == 0 ? 1 : 0; s < slices && start + s * SPAN_TILES < tiles; s++) {
+                const Merge merge(merged.max, maxes[s][thread]);
+                merged = Partial{merge.max, merge.join(merged.sum, sums[s][thread])};
+                merged_acc = merge.join(merged_acc, accs[s][thread]);
             }
         }
         __syncthreads();
     }
-    const f32 y = merged_acc / merged.sum;
-    const bool has_value = slice == 0 && begin + thread < width;
-    if (out != nullptr && has_value) out[row * out_stride + i] = y;
-    if (codes32 == nullptr && codes256 == nullptr) return;
-    if (has_value) span_acc[0][thread] = y;
-    __syncthreads();
-    if (threadIdx.x >= SHORT_LANES) return;
-    const Words4* words = (const Words4*)(span_acc[0] + thread * LANE_VALUES);
-    const Words4 both[2] = {words[0], words[1]};
-    f32 values[LANE_VALUES];
-#pragma unroll
-    for (i32 j = 0; j < LANE_VALUES; j++) values[j] = bits_f32(both[j / 4].word[j % 4]);
+    const f32 y = is_there ? merged_acc / merged.sum : 0.0f;
+    if (out != nullptr && is_there) out[row * out_stride + i] = y;
     const Images images = {codes32, scales32, codes256, scales256};
-    const u32 largest = images.write(values, row * width + begin, width - begin);
-    if (!is_finite(largest) && thread == 0) report_fault(fault, fault_id);
+    if (codes32 == nullptr && codes256 == nullptr) return;
+    const u32 seen = images.write_one(y, is_there, row * width, i, largest);
+    if (!is_finite(seen) && lane == 0) report_fault(fault, fault_id);
 }
 
 // Copies one page. page_bytes is a multiple of 8: a head has 64 rows.

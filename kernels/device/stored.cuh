@@ -22,8 +22,6 @@ struct StoredF32 {
     // Values of neighbouring rows, and strides of 32 values of one, whose loads are in flight together.
     static constexpr i32 AHEAD = 8;
     static constexpr i32 STRIDES = 2;
-    // Loads of 16 bytes by which a thread brings its part of a tile's values into shared memory.
-    static constexpr i32 NEAR_WORDS = 8;
 
     struct One {
         f32 bits;
@@ -34,7 +32,15 @@ struct StoredF32 {
         DEVICE f32 value(i32 j) const { return bits_f32(words[j / 4].word[j % 4]); }
     };
 
+    // N neighbours, from a multiple of N, two or four.
+    template <i32 N> struct Few {
+        Words<N> words;
+        DEVICE f32 value(i32 j) const { return bits_f32(words.word[j]); }
+    };
+
     DEVICE static i64 row_bytes(i32 width) { return 4 * (i64) width; }
+
+    template <i32 N> DEVICE static Few<N> load_few(const u8* row, i32 i) { return Few<N>{*(const Words<N>*)(row + 4 * i)}; }
 
     DEVICE static One load_one(const u8* row, i32 i) { return One{((const f32*)row)[i]}; }
     DEVICE static Eight load_eight(const u8* row, i32 i) {
@@ -52,7 +58,6 @@ struct StoredF32 {
 struct StoredF16 {
     static constexpr i32 AHEAD = 16;
     static constexpr i32 STRIDES = 4;
-    static constexpr i32 NEAR_WORDS = 4;
 
     struct One {
         u16 bits;
@@ -63,7 +68,16 @@ struct StoredF16 {
         DEVICE f32 value(i32 j) const { return f16_f32((u16) (words.word[j / 2] >> (16 * (j % 2)))); }
     };
 
+    template <i32 N> struct Few {
+        Words<N / 2> words;
+        DEVICE f32 value(i32 j) const { return f16_f32((u16) (words.word[j / 2] >> (16 * (j % 2)))); }
+    };
+
     DEVICE static i64 row_bytes(i32 width) { return 2 * (i64) width; }
+
+    template <i32 N> DEVICE static Few<N> load_few(const u8* row, i32 i) {
+        return Few<N>{*(const Words<N / 2>*)(row + 2 * i)};
+    }
 
     DEVICE static One load_one(const u8* row, i32 i) { return One{((const u16*)row)[i]}; }
     DEVICE static Eight load_eight(const u8* row, i32 i) { return Eight{*(const Words4*)(row + 2 * i)}; }
@@ -80,7 +94,6 @@ struct StoredQ8 {
     static constexpr i32 BLOCK_BYTES = 2 + A32_VALUES;
     static constexpr i32 AHEAD = 8;
     static constexpr i32 STRIDES = 4;
-    static constexpr i32 NEAR_WORDS = 4;
 
     struct One {
         u16 scale;
@@ -93,7 +106,23 @@ struct StoredQ8 {
         DEVICE f32 value(i32 j) const { return f16_f32(scale) * (f32) (i8) (codes[j / 2] >> (8 * (j % 2))); }
     };
 
+    template <i32 N> struct Few {
+        u16 scale;
+        u16 codes[N / 2];
+        DEVICE f32 value(i32 j) const { return f16_f32(scale) * (f32) (i8) (codes[j / 2] >> (8 * (j % 2))); }
+    };
+
     DEVICE static i64 row_bytes(i32 width) { return (i64) (width / A32_VALUES) * BLOCK_BYTES; }
+
+    template <i32 N> DEVICE static Few<N> load_few(const u8* row, i32 i) {
+        const u8* block = row + (i / A32_VALUES) * BLOCK_BYTES;
+        const u16* codes = (const u16*)(block + 2 + i % A32_VALUES);
+        Few<N> few;
+        few.scale = *(const u16*)block;
+#pragma unroll
+        for (i32 k = 0; k < N / 2; k++) few.codes[k] = codes[k];
+        return few;
+    }
 
     DEVICE static One load_one(const u8* row, i32 i) {
         const u8* block = row + (i / A32_VALUES) * BLOCK_BYTES;

@@ -83,6 +83,15 @@ inline f32 f16_f32(u16 v) { return _cvtsh_ss(v); }
 inline u16 f32_f16(f32 v) { return _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline i32 f32_i32_even(f32 v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
 
+inline void copy_ahead(void* shared, const void* global, bool present) {
+    if (present) {
+        memcpy(shared, global, 16);
+    } else {
+        memset(shared, 0, 16);
+    }
+}
+inline void copies_done() {}
+
 constexpr i32 LINE_BYTES = 128;
 inline void prefetch(const void*) {}
 
@@ -90,8 +99,6 @@ inline void prefetch(const void*) {}
 inline void wait_for_previous() {}
 inline void let_next_start() {}
 
-inline void publish() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline u32 count_up(u32* place) { return __atomic_fetch_add(place, 1u, __ATOMIC_ACQ_REL); }
 inline void set_once(u32* place, u32 value) {
     u32 zero = 0;
     __atomic_compare_exchange_n(place, &zero, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

@@ -29,21 +29,12 @@ impl Images {
     }
 }
 
-/// What is added to a residual row.
-#[derive(Clone, Debug)]
-pub(super) enum Added {
-    /// A row.
-    Row(View),
-    /// The experts' outputs, summed by their weights.
-    Experts(Box<Mixture>),
-}
-
 /// A norm of a whole row with what stands around it.
 #[derive(Clone, Debug)]
 pub(super) struct Norm {
     pub(super) x: View,
-    /// Added to `x`, in place, before.
-    pub(super) added: Option<Added>,
+    /// A row that is added to `x`, in place, before.
+    pub(super) added: Option<View>,
     pub(super) weight: WeightId,
     pub(super) eps: f32,
     pub(super) out: View,
@@ -160,10 +151,9 @@ pub(super) fn fuse(program: &Program, steps: &Steps) -> Launches {
 }
 
 /// What a launch adds to `x`, where it does nothing else.
-fn added_to(launch: &Launch, x: View) -> Option<Added> {
+fn added_to(launch: &Launch, x: View) -> Option<View> {
     match launch {
-        Launch::Row(RowOp::Add { x: to, y }) if same_span(*to, x) && y.is_dense() => Some(Added::Row(*y)),
-        Launch::AddExperts { mixture, to } if same_span(*to, x) => Some(Added::Experts(mixture.clone())),
+        Launch::Row(RowOp::Add { x: to, y }) if same_span(*to, x) && y.is_dense() => Some(*y),
         _ => None,
     }
 }
@@ -225,11 +215,9 @@ impl Launch {
             },
             Launch::Norm(n) => {
                 t.reads.push(n.x);
-                if let Some(added) = &n.added {
+                if let Some(added) = n.added {
+                    t.reads.push(added);
                     t.writes.push(n.x);
-                    if let Added::Row(y) = added {
-                        t.reads.push(*y);
-                    }
                 }
                 t.writes.push(n.out);
                 t.images_made.extend(n.images.kinds().map(|kind| (kind, n.out)));
@@ -591,5 +579,180 @@ fn reads_image_of(launch: &Launch, x: View) -> bool {
         | Launch::Head { x: of, .. } => same_span(*of, x),
         Launch::Experts { mixture, .. } => same_span(mixture.x, x),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::device::lower::lower;
+    use crate::gguf::{File, TensorType};
+    use crate::model::arch;
+    use crate::model::facts::{Activations, StageProgram};
+    use crate::model::program::{Op, Product};
+
+    fn program(name: &str) -> Program {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(name);
+        arch::program(&File::open(&path).unwrap()).unwrap()
+    }
+
+    /// The launches of all layers and of the tail, one word each: what is made, and of how many products.
+    fn shown(program: Program, activations: Activations) -> (Vec<String>, String) {
+        let stage = StageProgram { layers: 0..program.layers.len(), program: Arc::new(program) };
+        let launches = fuse(&stage.program, &lower(&stage, activations).unwrap());
+        let image = |images: Images| -> String { images.kinds().map(|kind| format!("+{kind:?}")).collect() };
+        let floats = |made: bool| if made { "+f32" } else { "" };
+        let word = |launch: &Launch| match launch {
+            Launch::Row(op) => {
+                let name = format!("{op:?}");
+                name.split([' ', '{']).next().unwrap().to_lowercase()
+            }
+            Launch::Norm(n) => {
+                let add = if n.added.is_some() { "add+" } else { "" };
+                format!("{add}norm{}{}", image(n.images), floats(n.floats))
+            }
+            Launch::Heads(h) => {
+                let norms = h.q_norm.iter().chain(&h.k_norm).count();
+                format!("heads:{norms}{}", if h.rope.is_some() { "+rope" } else { "" })
+            }
+            Launch::Append { .. } => "append".to_owned(),
+            Launch::Attend(a) => format!("attend{}{}", image(a.images), floats(a.floats)),
+            Launch::Products { targets, .. } => format!("products:{}", targets.len()),
+            Launch::ProductAdd { .. } => "product+add".to_owned(),
+            Launch::GateUp { .. } => "gate+up".to_owned(),
+            Launch::Experts { summed, .. } => if *summed { "experts+sum" } else { "experts" }.to_owned(),
+            Launch::AddExperts { .. } => "sum+add".to_owned(),
+            Launch::Head { .. } => "head".to_owned(),
+        };
+        let words = |launches: &[Launch]| launches.iter().map(word).collect::<Vec<_>>().join(" ");
+        let layers = launches.layers.iter().map(|l| words(&l.launches)).collect();
+        (layers, words(&launches.tail))
+    }
+
+    /// The products of a layer's ops that have `part` in their weights' names.
+    fn products<'a>(program: &'a mut Program, layer: usize, part: &str) -> Vec<&'a mut Product> {
+        let weights = &program.weights;
+        let of = |op: &'a mut Op| match op {
+            Op::Linear { product, .. } => Some(product),
+            _ => None,
+        };
+        let named = |p: &&mut Product| weights[p.weight.0].name.contains(part);
+        program.layers[layer].ops.iter_mut().filter_map(of).filter(named).collect()
+    }
+
+    fn set_type(program: &mut Program, part: &str, ty: TensorType) {
+        let mut named = program.weights.iter_mut().filter(|w| w.name.contains(part)).peekable();
+        assert!(named.peek().is_some(), "no weight is named {part}");
+        named.for_each(|w| w.ty = ty);
+    }
+
+    const LLAMA: &str =
+        "norm+A256 products:3 heads:0+rope attend+A256 product+add norm+A256 gate+up image product+add";
+
+    /// A llama whose matrices are all of one type.
+    fn llama() -> Program {
+        let mut p = program("rand-llama.gguf");
+        for w in p.weights.iter_mut().filter(|w| w.rows > 1) {
+            w.ty = TensorType::Q4_K;
+        }
+        p
+    }
+
+    #[test]
+    fn a_dense_layer_is_nine_launches() {
+        let (layers, tail) = shown(llama(), Activations::Int8);
+        assert_eq!(layers, [LLAMA; 4]);
+        assert_eq!(tail, "norm+A256 head");
+    }
+
+    #[test]
+    fn a_mixture_layer_is_ten_launches() {
+        let mut p = program("rand-qwen3moe.gguf");
+        let experts = p.weights.iter_mut().filter(|w| w.rows > 1 && w.ty.is_quantised());
+        experts.for_each(|w| w.ty = TensorType::Q4_K);
+        let (layers, tail) = shown(p, Activations::Int8);
+        let layer = "norm+A256 products:3 heads:2+rope attend+A256 product+add \
+                     norm+A256+f32 products:1 route experts sum+add";
+        assert_eq!(layers, [layer; 4]);
+        assert_eq!(tail, "norm+A256 head");
+    }
+
+    #[test]
+    fn products_of_several_types_get_both_images_from_one_norm() {
+        let mut p = llama();
+        set_type(&mut p, "attn_v", TensorType::Q8_0);
+        set_type(&mut p, "ffn_up", TensorType::Q8_0);
+        let (layers, _) = shown(p, Activations::Int8);
+        let layer = "norm+A32+A256 products:3 heads:0+rope attend+A256 product+add \
+                     norm+A32+A256 products:2 swiglu image product+add";
+        assert_eq!(layers, [layer; 4]);
+    }
+
+    #[test]
+    fn float_products_read_rows_and_adds_join_the_next_norm() {
+        let (layers, tail) = shown(llama(), Activations::F32);
+        let first = "norm+f32 products:3 heads:0+rope attend+f32 products:1 \
+                     add+norm+f32 products:2 swiglu products:1";
+        assert_eq!(layers[0], first);
+        assert_eq!(layers[1], format!("add+{first}"));
+        assert_eq!(layers[3], format!("add+{first} add"), "between layers and tail rows are chosen");
+        assert_eq!(tail, "norm+f32 head");
+    }
+
+    #[test]
+    fn a_bias_is_part_of_its_product_but_not_of_gate_and_up() {
+        let mut p = llama();
+        let bias = products(&mut p, 1, "attn_q")[0].weight;
+        products(&mut p, 1, "attn_q")[0].bias = Some(bias);
+        assert_eq!(shown(p, Activations::Int8).0, [LLAMA; 4]);
+        let mut p = llama();
+        products(&mut p, 2, "ffn_gate")[0].bias = Some(bias);
+        let (layers, _) = shown(p, Activations::Int8);
+        assert_eq!(layers[1], LLAMA);
+        assert_eq!(layers[2], LLAMA.replace("gate+up", "products:2 swiglu"));
+    }
+
+    #[test]
+    fn heads_of_two_ropes_or_epsilons_stay_single_ops() {
+        let mut p = llama();
+        p.ropes.push(p.ropes[0].clone());
+        let ropes = p.layers[0].ops.iter_mut().filter_map(|op| match op {
+            Op::Rope { rope, .. } => Some(rope),
+            _ => None,
+        });
+        *ropes.last().unwrap() = RopeId(1);
+        let (layers, _) = shown(p, Activations::Int8);
+        assert_eq!(layers[0], LLAMA.replace("heads:0+rope", "rope rope append"));
+        assert_eq!(layers[1], LLAMA);
+
+        let mut p = program("rand-qwen3moe.gguf");
+        let heads = p.layers[0].ops.iter_mut().filter_map(|op| match op {
+            Op::Norm { x, eps, .. } if x.count > 1 => Some(eps),
+            _ => None,
+        });
+        *heads.last().unwrap() += 1.0;
+        let (layers, _) = shown(p, Activations::Int8);
+        assert!(layers[0].contains("norm norm rope rope append"), "{}", layers[0]);
+        assert!(layers[1].contains("heads:2+rope"), "{}", layers[1]);
+    }
+
+    #[test]
+    fn a_row_that_is_read_again_is_written() {
+        // The up row is read by a second add: gate and up stay two products.
+        let mut p = llama();
+        let up = p.layers[0].ops.iter().find_map(|op| match op {
+            Op::SwiGlu { up, .. } => Some(*up),
+            _ => None,
+        });
+        let up = up.unwrap();
+        let x = View::span(p.residual, 0, p.rows[p.residual.0].width.min(up.width));
+        let y = View::span(up.row, up.offset, x.width);
+        p.layers[0].ops.push(Op::Add { x, y, out: x });
+        let (layers, _) = shown(p, Activations::Int8);
+        assert_eq!(layers[0], LLAMA.replace("gate+up", "products:2 swiglu"));
+        assert_eq!(layers[1], format!("add+{LLAMA}"));
     }
 }

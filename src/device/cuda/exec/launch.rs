@@ -216,18 +216,12 @@ impl ImagePlaces {
     }
 }
 
-/// What is added to rows before their norm: rows, and where these are experts' outputs the weights of `used` a row.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Delta {
-    pub(super) rows: Rows,
-    pub(super) experts: Option<(Span, usize)>,
-}
-
 /// A norm of whole rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NormImages {
     pub(super) x: Rows,
-    pub(super) added: Option<Delta>,
+    /// Added to `x` before.
+    pub(super) added: Option<Rows>,
     pub(super) weight: Span,
     pub(super) width: usize,
     pub(super) eps: f32,
@@ -241,16 +235,12 @@ fn stride(rows: Option<Rows>) -> Argument {
 }
 
 pub(super) fn norm_images(s: &Stream, k: &Kernel, norm: &NormImages, n: usize, fault: Fault) -> Launched {
-    let rows = norm.added.map(|a| a.rows);
-    let experts = norm.added.and_then(|a| a.experts);
     let [codes32, scales32, codes256, scales256] = norm.images.arguments();
     let arguments = [
         some(norm.x.at),
         int(norm.x.stride),
-        Pointer(rows.map(|r| r.at)),
-        stride(rows),
-        Pointer(experts.map(|e| e.0)),
-        int(experts.map_or(0, |e| e.1)),
+        Pointer(norm.added.map(|y| y.at)),
+        stride(norm.added),
         some(norm.weight),
         int(norm.width),
         F32(norm.eps),
@@ -315,20 +305,21 @@ pub(super) fn route(
         some(fault.word),
         U32(fault.id),
     ];
-    s.launch(k, [n, 1, 1], 256, &arguments)
+    s.launch(k, [n, 1, 1], 128, &arguments)
 }
 
-/// Sums the `used` rows of each row's pairs by their weights.
+/// Sums the `used` rows of each row's pairs by their weights; `is_added`: to what is there.
 pub(super) fn combine(
     s: &Stream,
     k: &Kernel,
     pairs: (Span, Span, usize),
-    out: Rows,
+    (out, is_added): (Rows, bool),
     width: usize,
     n: usize,
 ) -> Launched {
     let (rows, weights, used) = pairs;
-    let arguments = [some(rows), some(weights), some(out.at), int(out.stride), int(width), int(used), int(n)];
+    let (at, stride) = (some(out.at), int(out.stride));
+    let arguments = [some(rows), some(weights), at, stride, int(width), int(used), flag(is_added), int(n)];
     s.launch(k, [width.div_ceil(BLOCK_VALUES), n, 1], 256, &arguments)
 }
 
@@ -432,6 +423,8 @@ pub(super) struct PlaceHeads {
     pub(super) eps: f32,
     /// The values, pairs of a head, and whether halves pair.
     pub(super) angles: Option<(Span, usize, bool)>,
+    /// Tiles that attention will read, and that are brought nearer meanwhile.
+    pub(super) tiles_ahead: usize,
 }
 
 pub(super) fn place_heads(
@@ -469,10 +462,12 @@ pub(super) fn place_heads(
         some(pool.at),
         I64(pool.page_bytes as i64),
         int(n),
+        int(h.tiles_ahead),
         some(fault.word),
         U32(fault.id),
     ];
-    s.launch(k, [(h.heads + 2 * pool.heads).div_ceil(WARPS), n, 1], 32 * WARPS, &arguments)
+    let blocks = (h.heads + 2 * pool.heads).div_ceil(WARPS) + h.tiles_ahead;
+    s.launch(k, [blocks, n, 1], 32 * WARPS, &arguments)
 }
 
 /// Attention of `n` rows with `heads` query heads; `work` holds `parts` spans of each, or tiles.
@@ -562,8 +557,9 @@ pub(super) fn merge_images(
     to: (Option<Rows>, ImagePlaces),
     fault: Fault,
 ) -> Launched {
-    /// Tiles of a span; two spans at a time where there are more than one.
+    /// Tiles of a span, and spans that a block takes at a time.
     const SPAN_TILES: usize = SPAN_POSITIONS / PAGE_POSITIONS;
+    const SLICES_MAX: usize = 4;
     let (out, images) = to;
     let [codes32, scales32, codes256, scales256] = images.arguments();
     let arguments = [
@@ -582,7 +578,7 @@ pub(super) fn merge_images(
         some(fault.word),
         U32(fault.id),
     ];
-    let slices = if a.parts > SPAN_TILES { 2 } else { 1 };
+    let slices = a.parts.div_ceil(SPAN_TILES).min(SLICES_MAX);
     s.launch(k, [(a.heads * pool.value_width).div_ceil(BLOCK_VALUES), a.n, 1], 256 * slices, &arguments)
 }
 

@@ -81,6 +81,7 @@ pub struct CudaExec {
     pools: Vec<Pool>,
     pages: Arena,
     page_bytes: usize,
+    kv: KvFormat,
     buffers: Buffers,
     block: Block,
     input: PinnedMemory,
@@ -97,6 +98,13 @@ struct Run<'a> {
     n: usize,
     batch: &'a Batch,
     places: Places,
+}
+
+impl Run<'_> {
+    /// The last position of all rows.
+    fn position_max(&self) -> usize {
+        self.batch.rows.iter().map(|r| r.position as usize).max().unwrap_or(0)
+    }
 }
 
 impl CudaExec {
@@ -149,6 +157,7 @@ impl CudaExec {
             pools,
             pages,
             page_bytes,
+            kv: settings.kv,
             buffers,
             block,
             input,

@@ -3,9 +3,9 @@
 //! Invariant: launches follow each other in program order on one stream, so an op sees what those before it wrote.
 //! Does not know: which ops fit into one launch, how rows came to the card, or where they go.
 
-use super::fuse::{Added, Attend, Heads, Images, Launch, Norm};
+use super::fuse::{Attend, Heads, Images, Launch, Norm};
 use super::launch::{
-    self, Attention, Delta, Experts, ImagePlaces, Input, Matrix, NormImages, Pieces, PlaceHeads, Rows,
+    self, Attention, Experts, ImagePlaces, Input, Matrix, NormImages, Pieces, PlaceHeads, Rows,
 };
 use super::{CudaExec, Met, Run};
 use crate::device::batch::BatchKind;
@@ -19,6 +19,9 @@ use crate::model::program::{Product, RopeId, RopePairing, View, WeightId};
 
 /// Blocks of eight heads from which on these are fewer, and enough to fill a card.
 const WIDE_BLOCKS_MIN: usize = 96;
+
+/// Bytes of keys and values that are brought nearer while heads are placed.
+const AHEAD_BYTES: usize = 24 << 20;
 
 type Queued = Result<(), CudaError>;
 
@@ -47,12 +50,9 @@ impl CudaExec {
             }
             Launch::Experts { mixture, summed } => {
                 self.experts(mixture, run, layer)?;
-                if *summed { self.combine(mixture, run) } else { Ok(()) }
+                if *summed { self.combine(mixture, (mixture.out, false), run) } else { Ok(()) }
             }
-            Launch::AddExperts { mixture, to } => {
-                self.combine(mixture, run)?;
-                self.row_op(&RowOp::Add { x: *to, y: mixture.out }, run, layer)
-            }
+            Launch::AddExperts { mixture, to } => self.combine(mixture, (*to, true), run),
             Launch::Head { x, weight, image } => {
                 let head = self.buffers.head.expect("invariant: a stage with a head has its places");
                 let product = Product { weight: *weight, scale: None, bias: None };
@@ -160,18 +160,9 @@ impl CudaExec {
     }
 
     fn norm(&self, norm: &Norm, run: &Run<'_>, layer: usize) -> Queued {
-        let added = norm.added.as_ref().map(|added| match added {
-            Added::Row(y) => Delta { rows: self.dense(*y), experts: None },
-            Added::Experts(mixture) => {
-                let (_, weights) = self.buffers.choices[mixture.choice.0];
-                let used = self.program.choices[mixture.choice.0].used;
-                let rows = Rows { at: self.buffers.pairs.out, stride: mixture.out.len() };
-                Delta { rows, experts: Some((weights, used)) }
-            }
-        });
         let norm = NormImages {
             x: self.dense(norm.x),
-            added,
+            added: norm.added.map(|y| self.dense(y)),
             weight: self.weights.place(norm.weight),
             width: norm.x.len(),
             eps: norm.eps,
@@ -193,10 +184,22 @@ impl CudaExec {
             k_norm: weight(heads.k_norm),
             eps: heads.eps,
             angles: heads.rope.map(|rope| self.angles(rope, run)),
+            tiles_ahead: self.tiles_ahead(heads.state, run),
         };
         let (pool, standing) = (&self.pools[heads.state], &run.places.standing);
         let fault = self.fault(run, Met::Append, layer);
         launch::place_heads(&self.stream, &self.kernels.place_heads, &place, standing, pool, run.n, fault)
+    }
+
+    /// Tiles of each row that attention will read, while all rows' stay in the card's cache.
+    fn tiles_ahead(&self, state: usize, run: &Run<'_>) -> usize {
+        if run.batch.kind() == BatchKind::Chunk {
+            return 0;
+        }
+        let pool = &self.pools[state];
+        let row_bytes = self.kv.row_bytes(pool.key_width) + self.kv.row_bytes(pool.value_width);
+        let tiles = run.position_max() / PAGE_POSITIONS + 1;
+        tiles.min(AHEAD_BYTES / (run.n * pool.heads * PAGE_POSITIONS * row_bytes))
     }
 
     /// Windows by tiles, chunks by spans; as many rows at a time as the work's memory has room for.
@@ -207,8 +210,7 @@ impl CudaExec {
         let by_tiles = a.by_tiles && run.batch.kind() == BatchKind::Window;
         let part_positions = if by_tiles { PAGE_POSITIONS } else { SPAN_POSITIONS };
         let part_bytes = 4 * heads * (pool.value_width + 2);
-        let positions = run.batch.rows.iter().map(|r| r.position).max().unwrap_or(0);
-        let parts = positions as usize / part_positions + 1;
+        let parts = run.position_max() / part_positions + 1;
         let rows_max = (self.buffers.work.bytes() as usize / (part_bytes * parts)).max(1);
         let fault = self.fault(run, Met::Input, layer);
         for first in (0..run.n).step_by(rows_max) {
@@ -280,11 +282,11 @@ impl CudaExec {
         launch::expert_product(s, kernels.product(m.products[2].weight), &e, inner, places.out, pairs)
     }
 
-    /// Sums the experts' outputs of each row.
-    fn combine(&self, m: &Mixture, run: &Run<'_>) -> Queued {
+    /// Sums the experts' outputs of each row, or adds the sum.
+    fn combine(&self, m: &Mixture, (to, is_added): (View, bool), run: &Run<'_>) -> Queued {
         let (_, weights) = self.buffers.choices[m.choice.0];
-        let out = (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used);
-        let (kernel, to) = (&self.kernels.combine, self.dense(m.out));
-        launch::combine(&self.stream, kernel, out, to, m.out.len(), run.n)
+        let pairs = (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used);
+        let out = (self.dense(to), is_added);
+        launch::combine(&self.stream, &self.kernels.combine, pairs, out, to.len(), run.n)
     }
 }
