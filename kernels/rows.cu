@@ -17,40 +17,33 @@ constexpr i32 BLOCK = 256;
 constexpr i32 ROPE_BLOCK = 64;
 // Values of a norm that a thread keeps.
 constexpr i32 NORM_AHEAD = 16;
-// Values of a row in shared memory at a time.
-constexpr i32 ROW_PART = NORM_AHEAD * BLOCK;
 // Experts of a router: the shared memory of `route`.
 constexpr i32 EXPERTS_MAX = 1024;
 constexpr i32 ROUTE_BLOCK = 128;
 constexpr i32 ROUTE_WARPS = ROUTE_BLOCK / SHORT_LANES;
 
-// The sum of a row's squares, for every thread: x is the row, of which `value` has thread + k * BLOCK.
-DEVICE f32 row_squares(const f32 (&value)[NORM_AHEAD], const f32* x, i32 width, f32 (&part)[LONG_LANES]) {
+// The sum of a row's squares, for every thread: x is the row, of which `value` has thread + k * BLOCK, or 0.
+template <i32 AHEAD> DEVICE f32 row_squares(const f32 (&value)[AHEAD], const f32* x, i32 width, f32 (&part)[LONG_LANES]) {
     const i32 thread = (i32) threadIdx.x;
     f32 sum = 0.0f;
     if (width > LONG_LANES) {
 #pragma unroll
-        for (i32 k = 0; k < NORM_AHEAD; k++) {
-            sum = fmaf(value[k], value[k], sum);  // values that do not exist are 0 and change nothing
-        }
+        for (i32 k = 0; k < AHEAD; k++) sum = fmaf(value[k], value[k], sum);  // values that do not exist change nothing
 #pragma unroll 8
-        for (i32 i = thread + NORM_AHEAD * BLOCK; i < width; i += BLOCK) sum = fmaf(x[i], x[i], sum);
+        for (i32 i = thread + AHEAD * BLOCK; i < width; i += BLOCK) sum = fmaf(x[i], x[i], sum);
         part[thread] = sum;
         __syncthreads();
         return long_tree(part);
-    } else {
-        // Every warp makes the whole sum.
-        part[thread] = value[0];
-        __syncthreads();
-        const i32 lane = thread % SHORT_LANES;
-#pragma unroll
-        for (i32 k = 0; k < LONG_LANES / SHORT_LANES; k++) {
-            const f32 one = part[lane + k * SHORT_LANES];
-            const f32 next = fmaf(one, one, sum);
-            sum = lane + k * SHORT_LANES < width ? next : sum;
-        }
-        return warp_tree_all(sum);
     }
+    // Every warp makes the whole sum.
+    part[thread] = value[0];
+    __syncthreads();
+#pragma unroll
+    for (i32 k = 0; k < LONG_LANES / SHORT_LANES; k++) {
+        const f32 one = part[thread % SHORT_LANES + k * SHORT_LANES];
+        sum = fmaf(one, one, sum);
+    }
+    return warp_tree_all(sum);
 }
 
 // RMS norm of each piece: y = (x * (1 / sqrt(mean(x^2) + eps))) * w. x may be y: a thread writes what it alone read.
@@ -85,76 +78,90 @@ rms_norm(const f32* x, i32 x_stride, i32 x_piece_stride, f32* y, i32 y_stride, i
     for (i32 i = thread + NORM_AHEAD * BLOCK; i < width; i += BLOCK) y[i] = (x[i] * root) * w[i];
 }
 
-// A residual row between two products: a row is added (y null: nothing), then the RMS norm as floats
-// (out null: nobody reads them) and as images. width is a multiple of 32, of 256 where there is an A256 image.
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-norm_images(f32* x, i32 x_stride, const f32* y, i32 y_stride, const f32* w, i32 width, f32 eps, f32* out,
-            i32 out_stride, i8* codes32, f32* scales32, i8* codes256, f32* scales256, i32 n,
-            u32* fault, u32 fault_id) {
+// See `norm_images`: a thread keeps AHEAD values; those of longer rows are read again.
+template <i32 AHEAD>
+DEVICE void norm_row(f32* x, const f32* y, const f32* w, i32 width, f32 eps, f32* out, const Images& images,
+                     bool has_images, i64 at, u32* fault, u32 fault_id) {
+    constexpr i32 PART = AHEAD * BLOCK;
     __shared__ f32 part[LONG_LANES];
-    alignas(16) __shared__ f32 near[ROW_PART];
+    alignas(16) __shared__ f32 near[PART];
     const i32 thread = (i32) threadIdx.x;
     const i32 lane = thread % SHORT_LANES;
-    const i64 row = (i64) blockIdx.x;
-    if (row >= n) return;
-    f32 factor[NORM_AHEAD], value[NORM_AHEAD];
+    f32 factor[AHEAD], value[AHEAD];
 #pragma unroll
-    for (i32 k = 0; k < NORM_AHEAD; k++) factor[k] = thread + k * BLOCK < width ? w[thread + k * BLOCK] : 0.0f;
+    for (i32 k = 0; k < AHEAD; k++) factor[k] = thread + k * BLOCK < width ? w[thread + k * BLOCK] : 0.0f;
     let_next_start();
     wait_for_previous();
 
-    x += row * x_stride;
 #pragma unroll
-    for (i32 k = 0; k < NORM_AHEAD; k++) value[k] = thread + k * BLOCK < width ? x[thread + k * BLOCK] : 0.0f;
+    for (i32 k = 0; k < AHEAD; k++) value[k] = thread + k * BLOCK < width ? x[thread + k * BLOCK] : 0.0f;
     if (y != nullptr) {
-        y += row * y_stride;
-        f32 added[NORM_AHEAD];
+        f32 added[AHEAD];
 #pragma unroll
-        for (i32 k = 0; k < NORM_AHEAD; k++) added[k] = thread + k * BLOCK < width ? y[thread + k * BLOCK] : 0.0f;
+        for (i32 k = 0; k < AHEAD; k++) added[k] = thread + k * BLOCK < width ? y[thread + k * BLOCK] : 0.0f;
 #pragma unroll
-        for (i32 k = 0; k < NORM_AHEAD; k++) {
+        for (i32 k = 0; k < AHEAD; k++) {
             value[k] = value[k] + added[k];
             if (thread + k * BLOCK < width) x[thread + k * BLOCK] = value[k];
         }
 #pragma unroll 1
-        for (i32 i = thread + ROW_PART; i < width; i += BLOCK) x[i] = x[i] + y[i];
+        for (i32 i = thread + PART; i < width; i += BLOCK) x[i] = x[i] + y[i];
     }
     const f32 root = 1.0f / sqrtf(mean_of(row_squares(value, x, width, part), width) + eps);
 
-    const Images images = {codes32, scales32, codes256, scales256};
-    const bool has_images = codes32 != nullptr || codes256 != nullptr;
-    for (i32 start = 0; start < width; start += ROW_PART) {
-        const i32 here = width - start < ROW_PART ? width - start : ROW_PART;
+#pragma unroll 1
+    for (i32 start = 0; start < width; start += PART) {
+        const i32 here = width - start < PART ? width - start : PART;
         if (start > 0) {
 #pragma unroll
-            for (i32 k = 0; k < NORM_AHEAD; k++) {
+            for (i32 k = 0; k < AHEAD; k++) {
                 const i32 i = thread + k * BLOCK;
                 value[k] = i < here ? x[start + i] : 0.0f;
                 factor[k] = i < here ? w[start + i] : 0.0f;
             }
         }
 #pragma unroll
-        for (i32 k = 0; k < NORM_AHEAD; k++) {
+        for (i32 k = 0; k < AHEAD; k++) {
             value[k] = (value[k] * root) * factor[k];
             near[thread + k * BLOCK] = value[k];
         }
         if (out != nullptr) {
 #pragma unroll
-            for (i32 k = 0; k < NORM_AHEAD; k++)
-                if (thread + k * BLOCK < here) out[row * out_stride + start + thread + k * BLOCK] = value[k];
+            for (i32 k = 0; k < AHEAD; k++)
+                if (thread + k * BLOCK < here) out[start + thread + k * BLOCK] = value[k];
         }
         if (!has_images) continue;
         __syncthreads();
+#pragma unroll 1
         for (i32 group = thread / SHORT_LANES * A256_VALUES; group < here; group += BLOCK / SHORT_LANES * A256_VALUES) {
             const Words4* words = (const Words4*)(near + group + lane * LANE_VALUES);
             const Words4 both[2] = {words[0], words[1]};
             f32 mine[LANE_VALUES];
 #pragma unroll
             for (i32 j = 0; j < LANE_VALUES; j++) mine[j] = bits_f32(both[j / 4].word[j % 4]);
-            const u32 largest = images.write(mine, row * width + start + group, here - group);
+            const u32 largest = images.write(mine, at + start + group, here - group);
             if (!is_finite(largest) && lane == 0) report_fault(fault, fault_id);
         }
         __syncthreads();
+    }
+}
+
+// A residual row between two products: a row is added (y null: nothing), then the RMS norm as floats
+// (out null: nobody reads them) and as images. width is a multiple of 32, of 256 where there is an A256 image.
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
+norm_images(f32* x, i32 x_stride, const f32* y, i32 y_stride, const f32* w, i32 width, f32 eps, f32* out, i32 out_stride,
+            i8* codes32, f32* scales32, i8* codes256, f32* scales256, i32 n, u32* fault, u32 fault_id) {
+    const i64 row = (i64) blockIdx.x;
+    if (row >= n) return;
+    x += row * x_stride;
+    if (y != nullptr) y += row * y_stride;
+    if (out != nullptr) out += row * out_stride;
+    const Images images = {codes32, scales32, codes256, scales256};
+    const bool has_images = codes32 != nullptr || codes256 != nullptr;
+    if (width <= NORM_AHEAD / 2 * BLOCK) {
+        norm_row<NORM_AHEAD / 2>(x, y, w, width, eps, out, images, has_images, row * width, fault, fault_id);
+    } else {
+        norm_row<NORM_AHEAD>(x, y, w, width, eps, out, images, has_images, row * width, fault, fault_id);
     }
 }
 
@@ -210,6 +217,8 @@ rope(f32* x, i32 x_stride, i32 piece_stride, const f32* cos_sin, i32 pairs, i32 
 // x = x + y.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 add(f32* x, i32 x_stride, const f32* y, i32 y_stride, i32 width, i32 n) {
+    let_next_start();
+    wait_for_previous();
     const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
     const i64 row = (i64) blockIdx.y;
     if (row >= n || i >= width) return;
@@ -219,6 +228,8 @@ add(f32* x, i32 x_stride, const f32* y, i32 y_stride, i32 width, i32 n) {
 // gate = silu(gate) * up.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 swiglu(f32* gate, i32 gate_stride, const f32* up, i32 up_stride, i32 width, i32 n) {
+    let_next_start();
+    wait_for_previous();
     const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
     const i64 row = (i64) blockIdx.y;
     if (row >= n || i >= width) return;
@@ -228,6 +239,8 @@ swiglu(f32* gate, i32 gate_stride, const f32* up, i32 up_stride, i32 width, i32 
 // Row i of y = row which[i] of x.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 gather(const f32* x, i32 x_stride, f32* y, i32 y_stride, const u32* which, i32 width, i32 n) {
+    let_next_start();
+    wait_for_previous();
     const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
     const i64 row = (i64) blockIdx.y;
     if (row >= n || i >= width) return;

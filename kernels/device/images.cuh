@@ -1,4 +1,4 @@
-// Both images of 256 values of a row, made by one warp, or by a thread a value.
+// Both images of 256 values of a row, made by one warp.
 //
 // Invariants: codes and scales are those of `quantise_a32`, `quantise_a256`; codes lie at a multiple of 8.
 // Does not know: where the values come from. Source: docs/numerics.md, Activation images.
@@ -56,29 +56,5 @@ struct Images {
 #pragma unroll
         for (i32 j = 0; j < LANE_VALUES; j++) words.word[j / 4] |= (u32) (u8) (i8) image_code(value[j], scale) << (8 * (j % 4));
         *(Words2*)to = words;
-    }
-
-    // The same by a block of 256 threads (others may take part without a value), a value i of the row each; `at` is the
-    // first of the row. Every thread of the block calls; `largest` is its own memory.
-    template <i32 WARPS> DEVICE u32 write_one(f32 value, bool is_there, i64 at, i32 i, u32 (&largest)[WARPS]) const {
-        const i32 thread = (i32) threadIdx.x;
-        const u32 own = warp_largest(is_there ? magnitude(value) : 0);
-        if (codes32 != nullptr && is_there) {
-            const ImageScale scale = image_scale(own);
-            codes32[at + i] = (i8) image_code(value, scale);
-            if (i % A32_VALUES == 0) scales32[(at + i) / A32_VALUES] = scale.scale;
-        }
-        if (codes256 == nullptr) return own;
-        if (thread % SHORT_LANES == 0) largest[thread / SHORT_LANES] = own;
-        __syncthreads();
-        u32 all = largest[0];
-#pragma unroll
-        for (i32 warp = 1; warp < A256_VALUES / SHORT_LANES; warp++) all = largest[warp] > all ? largest[warp] : all;
-        if (is_there) {
-            const ImageScale scale = image_scale(all);
-            codes256[at + i] = (i8) image_code(value, scale);
-            if (i % A256_VALUES == 0) scales256[(at + i) / A256_VALUES] = scale.scale;
-        }
-        return own;
     }
 };

@@ -212,6 +212,10 @@ const Dim& thread_index() { return block->current->thread; }
 const Dim& block_index() { return block->index; }
 const Dim& block_dim() { return block->launch->block; }
 const Dim& grid_dim() { return block->launch->grid; }
+
+void note_wait() {
+    if (block->launch->waited != nullptr) block->launch->waited->store(true, std::memory_order_relaxed);
+}
 unsigned lane() { return block->current->number % WARP_LANES; }
 
 void* dynamic_shared() {

@@ -5,6 +5,7 @@
 // cannot end aborts the process and names kernel, block and thread. A thread that has returned is waited for nowhere.
 // Does not know: grids, cards, drivers, what kernels compute.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -24,6 +25,7 @@ struct Launch {
     Dim block;
     size_t dynamic_bytes;  // of shared memory
     bool downwards;        // fibers and blocks in falling order
+    std::atomic<bool>* waited;  // set when a thread waits for the kernel before; null where none needs to
 };
 
 constexpr unsigned WARP_LANES = 32;
@@ -44,6 +46,8 @@ unsigned lane();
 void sync_block();
 // Every live lane of the warp gives a value and takes the source lane's; that of a lane that has returned is all ones.
 uint64_t exchange(uint64_t value, unsigned source, Meeting kind, size_t bytes);
+// The running thread waits for the kernel before, which has ended long ago.
+void note_wait();
 // The launch's dynamic shared memory; its end is the end of what may be touched.
 void* dynamic_shared();
 

@@ -222,7 +222,7 @@ class Sequence:
             *self.asked(queries, stride), work, tiles, self.n
         )
         self.card.launch(
-            "merge_images", (blocks(self.heads * self.width), self.n, 1), (256 * slices, 1, 1), work, tiles, self.where, out,
+            "merge_images", (blocks(self.heads * self.width), self.n, 1), (64 * slices, 1, 1), work, tiles, self.where, out,
             out_stride, self.heads, self.width, *images.arguments(), self.n, images.fault, FAULT
         )
 

@@ -95,8 +95,8 @@ inline void copies_done() {}
 constexpr i32 LINE_BYTES = 128;
 inline void prefetch(const void*) {}
 
-// A stream of the host runs its kernels one after another.
-inline void wait_for_previous() {}
+// A stream of the host runs its kernels one after another; who was to wait and did not is told.
+inline void wait_for_previous() { emu::note_wait(); }
 inline void let_next_start() {}
 
 inline void set_once(u32* place, u32 value) {

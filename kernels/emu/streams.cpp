@@ -8,6 +8,7 @@
 #include <chrono>
 #include <deque>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "emu/cards.h"
@@ -23,6 +24,8 @@ class Stream {
     std::deque<Work> queue;         // late work; under the lock of all late work
     uint64_t posted = 0;            // works ever queued
     uint64_t run = 0;               // works of the queue that have run
+    std::mutex recording;
+    std::shared_ptr<Works> recorded;  // null unless it is recorded
 };
 
 class Event {
@@ -110,7 +113,16 @@ StreamRef null_stream(int card) {
 
 int card_of(const StreamRef& stream) { return stream->card; }
 
+// False where the stream is not recorded.
+static bool keep(Stream& stream, Work& work) {
+    std::lock_guard<std::mutex> lock(stream.recording);
+    if (stream.recorded == nullptr) return false;
+    stream.recorded->push_back(std::move(work));
+    return true;
+}
+
 void post(const StreamRef& stream, Work work) {
+    if (keep(*stream, work)) return;
     if (!late) {
         finish(stream);  // what was queued before the mode changed
         std::lock_guard<std::recursive_mutex> lock(stream->running);
@@ -141,6 +153,23 @@ bool is_finished(const StreamRef& stream) {
     // Somebody who asks again and again must see progress.
     if (stream->run < stream->posted) run_until(*stream, stream->run + 1);
     return stream->run == stream->posted;
+}
+
+bool begin_recording(const StreamRef& stream) {
+    std::lock_guard<std::mutex> lock(stream->recording);
+    if (stream->recorded != nullptr) return false;
+    stream->recorded = std::make_shared<Works>();
+    return true;
+}
+
+std::shared_ptr<Works> end_recording(const StreamRef& stream) {
+    std::lock_guard<std::mutex> lock(stream->recording);
+    return std::exchange(stream->recorded, nullptr);
+}
+
+bool is_recorded(const StreamRef& stream) {
+    std::lock_guard<std::mutex> lock(stream->recording);
+    return stream->recorded != nullptr;
 }
 
 void record(const EventRef& event, const StreamRef& stream) {

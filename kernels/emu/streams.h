@@ -3,11 +3,12 @@
 // Invariants: work of one stream runs in its order. At once (the default): when it is posted, on the caller's thread.
 // Late: when something waits for it, and then only what must have run, so that a missing wait shows as old data. Work
 // posted to a card's null stream runs after what is queued on the card's other streams that are not "non-blocking".
-// Thread-safe. Does not know: what work is.
+// Work posted to a stream that is recorded does not run: it is kept in its order. Thread-safe. Does not know: what work is.
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace emu {
 
@@ -16,6 +17,7 @@ class Event;
 using StreamRef = std::shared_ptr<Stream>;
 using EventRef = std::shared_ptr<Event>;
 using Work = std::function<void()>;
+using Works = std::vector<Work>;
 
 StreamRef make_stream(int card, bool blocking);
 EventRef make_event();
@@ -28,6 +30,12 @@ void finish(const StreamRef& stream);
 // The same for every stream of a card.
 void finish_card(int card);
 bool is_finished(const StreamRef& stream);
+
+// Records what is posted from now on. False where it is recorded already.
+bool begin_recording(const StreamRef& stream);
+// What was recorded; null where nothing was being recorded. Work runs again from now on.
+std::shared_ptr<Works> end_recording(const StreamRef& stream);
+bool is_recorded(const StreamRef& stream);
 
 // The event happens when the stream's work so far has run.
 void record(const EventRef& event, const StreamRef& stream);

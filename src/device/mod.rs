@@ -44,8 +44,10 @@ pub trait LoadProgress: Sync {
 /// What happened while a batch ran, in nanoseconds of the stage's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunStamp {
-    /// Time that the card computed.
+    /// Time that the run took.
     pub busy_ns: u64,
+    /// Time between the card's own stamps before and behind its work, where it has such and they rise.
+    pub device_ns: Option<u64>,
 }
 
 /// A device of the plan.

@@ -23,7 +23,7 @@ EXPORT void tandem_emu_set_threads(unsigned threads) { set_threads(threads); }
 // Allocations fail once so many more bytes have been given out; all ones: never.
 EXPORT void tandem_emu_fail_allocation_after(uint64_t bytes) { fail_allocation_after(bytes); }
 EXPORT void tandem_emu_fail_host_allocation_after(uint64_t bytes) { fail_host_allocation_after(bytes); }
-// The launch after the next `count` fails with this CUresult, once; 0: none does.
+// The launch, of a kernel or a graph, after the next `count` fails with this CUresult, once; 0: none does.
 EXPORT void tandem_emu_fail_launch_after(uint64_t count, int status) { fail_launch_after(count, status); }
 // A card whose context has ended with an error works again.
 EXPORT void tandem_emu_heal(int card) {
@@ -35,4 +35,5 @@ EXPORT uint64_t tandem_emu_live_allocations() { return live_allocations(); }
 EXPORT uint64_t tandem_emu_live_streams() { return live_streams(); }
 EXPORT uint64_t tandem_emu_live_events() { return live_events(); }
 EXPORT uint64_t tandem_emu_live_modules() { return live_modules(); }
+EXPORT uint64_t tandem_emu_live_graphs() { return live_graphs(); }
 EXPORT uint64_t tandem_emu_launches() { return launches(); }

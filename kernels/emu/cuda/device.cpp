@@ -215,6 +215,7 @@ EXPORT int cuCtxSetFlags(unsigned) { return usable(); }
 
 EXPORT int cuCtxSynchronize() {
     if (const Status status = usable()) return status;
+    if (const Status status = forbid_capturing("cuCtxSynchronize")) return status;
     finish_card(current);
     return usable();
 }

@@ -42,6 +42,11 @@ enum Status : int {
     HOST_MEMORY_NOT_REGISTERED = 713,
     LAUNCH_FAILED = 719,
     NOT_SUPPORTED = 801,
+    CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    CAPTURE_ISOLATION = 905,
+    CAPTURED_EVENT = 907,
+    CAPTURE_WRONG_THREAD = 908,
 };
 
 // The name in cuda.h, or null.
@@ -92,14 +97,22 @@ template <class T> class Handles {
 
 // The stream behind a handle; 0, 1 and 2 mean the current card's null stream. Null for no such stream.
 StreamRef find_stream(void* handle);
-// Streams, events and modules that were made and not destroyed.
+// Streams, events, modules and graphs that were made and not destroyed.
 size_t live_streams();
 size_t live_events();
 size_t live_modules();
+size_t live_graphs();
+
+// A call that waits, or does what no graph can do, with a stream that is captured: refused, and the capture fails.
+Status forbid_captured(const char* call, const StreamRef& stream);
+// The same for a call that no thread may make while it captures, whatever stream the call is for.
+Status forbid_capturing(const char* call);
 
 // On demand, for tests: once `count` more launches were made, the next one fails with `status` (0: off).
 void fail_launch_after(uint64_t count, int status);
-// Launches made since the start.
+// The status that this launch, of a kernel or a graph, fails with on demand, or SUCCESS.
+Status demanded_failure();
+// Kernels run since the start.
 uint64_t launches();
 // Fibers and blocks in falling order.
 void set_downwards(bool downwards);

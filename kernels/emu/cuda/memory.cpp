@@ -18,11 +18,25 @@ struct Place {
     int card;
 };
 
-static Status open(void* handle, Place* place) {
+static Status open(const char* call, void* handle, bool wait, Place* place) {
     place->stream = find_stream(handle);
     if (place->stream == nullptr) return current_card() < 0 ? INVALID_CONTEXT : INVALID_HANDLE;
     place->card = card_of(place->stream);
-    return usable(place->card);
+    if (const Status status = usable(place->card)) return status;
+    return wait ? forbid_capturing(call) : SUCCESS;
+}
+
+// Posts a copy. One that is recorded looks for its ends again when the graph runs, for memory may have been freed.
+template <class Check> static void post_copy(const char* call, const Place& place, void* to, const void* from,
+                                             size_t bytes, Check check) {
+    if (!is_recorded(place.stream)) {
+        post(place.stream, [=] { memmove(to, from, bytes); });
+        return;
+    }
+    post(place.stream, [=] {
+        if (const Status status = check()) end_context(place.card, ILLEGAL_ADDRESS, call, status_name(status));
+        else memmove(to, from, bytes);
+    });
 }
 
 // A range of a card's memory that work of `card` may touch.
@@ -56,12 +70,22 @@ static Status check_host_range(const char* call, const void* at, size_t bytes, b
 static Status to_card(const char* call, DevicePointer to, const void* from, size_t bytes, void* stream, bool wait) {
     Place place;
     bool pinned;
-    if (const Status status = open(stream, &place)) return status;
-    if (const Status status = check_card_range(call, place.card, to, bytes)) return status;
-    if (const Status status = check_host_range(call, from, bytes, &pinned)) return status;
+    if (const Status status = open(call, stream, wait, &place)) return status;
+    const auto check = [=](bool* is_pinned) {
+        if (const Status status = check_card_range(call, place.card, to, bytes)) return status;
+        return check_host_range(call, from, bytes, is_pinned);
+    };
+    if (const Status status = check(&pinned)) return status;
+    if (!pinned && bytes > 0) {
+        if (const Status status = forbid_captured(call, place.stream)) return status;
+    }
     void* target = reinterpret_cast<void*>(to);
     if (pinned || wait) {
-        post(place.stream, [=] { memmove(target, from, bytes); });
+        post_copy(call, place, target, from, bytes, [=] {
+            bool still_pinned;
+            const Status status = check(&still_pinned);
+            return status == SUCCESS && bytes > 0 && !still_pinned ? INVALID_VALUE : status;
+        });
     } else {
         // A driver reads memory that is not pinned before it returns.
         const char* start = static_cast<const char*>(from);
@@ -75,10 +99,20 @@ static Status to_card(const char* call, DevicePointer to, const void* from, size
 static Status to_host(const char* call, void* to, DevicePointer from, size_t bytes, void* stream, bool wait) {
     Place place;
     bool pinned;
-    if (const Status status = open(stream, &place)) return status;
-    if (const Status status = check_card_range(call, place.card, from, bytes)) return status;
-    if (const Status status = check_host_range(call, to, bytes, &pinned)) return status;
-    post(place.stream, [=] { memmove(to, reinterpret_cast<const void*>(from), bytes); });
+    if (const Status status = open(call, stream, wait, &place)) return status;
+    const auto check = [=](bool* is_pinned) {
+        if (const Status status = check_card_range(call, place.card, from, bytes)) return status;
+        return check_host_range(call, to, bytes, is_pinned);
+    };
+    if (const Status status = check(&pinned)) return status;
+    if (!pinned && bytes > 0) {
+        if (const Status status = forbid_captured(call, place.stream)) return status;
+    }
+    post_copy(call, place, to, reinterpret_cast<const void*>(from), bytes, [=] {
+        bool still_pinned;
+        const Status status = check(&still_pinned);
+        return status == SUCCESS && bytes > 0 && !still_pinned ? INVALID_VALUE : status;
+    });
     // A driver returns from a copy into memory that is not pinned when it is done.
     if (wait || !pinned) finish(place.stream);
     return usable(place.card);
@@ -86,7 +120,7 @@ static Status to_host(const char* call, void* to, DevicePointer from, size_t byt
 
 static Status between(const char* call, DevicePointer to, DevicePointer from, size_t bytes, void* stream, bool wait) {
     Place place;
-    if (const Status status = open(stream, &place)) return status;
+    if (const Status status = open(call, stream, wait, &place)) return status;
     if (const Status status = check_card_range(call, place.card, to, bytes)) return status;
     if (const Status status = check_card_range(call, place.card, from, bytes)) return status;
     post(place.stream, [=] { memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
@@ -109,7 +143,7 @@ static Status check_peer_range(const char* call, void* context, DevicePointer at
 static Status peer(const char* call, DevicePointer to, void* to_context, DevicePointer from, void* from_context,
                    size_t bytes, void* stream, bool wait) {
     Place place;
-    if (const Status status = open(stream, &place)) return status;
+    if (const Status status = open(call, stream, wait, &place)) return status;
     if (const Status status = check_peer_range(call, to_context, to, bytes)) return status;
     if (const Status status = check_peer_range(call, from_context, from, bytes)) return status;
     post(place.stream, [=] { memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
@@ -120,7 +154,7 @@ static Status peer(const char* call, DevicePointer to, void* to_context, DeviceP
 template <class T>
 static Status fill(const char* call, DevicePointer to, T value, size_t count, void* stream, bool wait) {
     Place place;
-    if (const Status status = open(stream, &place)) return status;
+    if (const Status status = open(call, stream, wait, &place)) return status;
     if (to % sizeof(T) != 0) return refuse(INVALID_VALUE, call, "the address is not aligned to the value");
     if (const Status status = check_card_range(call, place.card, to, count * sizeof(T))) return status;
     T* start = reinterpret_cast<T*>(to);
@@ -145,6 +179,7 @@ EXPORT int cuMemGetInfo_v2(size_t* free, size_t* total) {
 
 EXPORT int cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
     if (const Status status = usable()) return status;
+    if (const Status status = forbid_capturing("cuMemAlloc")) return status;
     if (bytes == 0) return INVALID_VALUE;
     uint64_t address;
     if (take(current_card(), bytes, &address) == Taken::Full) return OUT_OF_MEMORY;
@@ -155,6 +190,7 @@ EXPORT int cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
 // Waits for the card's work, as a driver does.
 EXPORT int cuMemFree_v2(DevicePointer pointer) {
     if (pointer == 0) return SUCCESS;
+    if (const Status status = forbid_capturing("cuMemFree")) return status;
     Allocation found;
     if (!find_allocation(pointer, &found) || found.owner == HOST) {
         return refuse(INVALID_VALUE, "cuMemFree", describe_address(pointer) + " cannot be freed");
@@ -168,6 +204,7 @@ EXPORT int cuMemFree_v2(DevicePointer pointer) {
 
 EXPORT int cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
     if (const Status status = usable()) return status;
+    if (const Status status = forbid_capturing("cuMemHostAlloc")) return status;
     if (bytes == 0) return INVALID_VALUE;
     uint64_t address;
     if (take(HOST, bytes, &address) == Taken::Full) return OUT_OF_MEMORY;
@@ -176,6 +213,7 @@ EXPORT int cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
 }
 
 EXPORT int cuMemFreeHost(void* pointer) {
+    if (const Status status = forbid_capturing("cuMemFreeHost")) return status;
     for (int card = 0; card < CARDS_MAX; card++) finish_card(card);
     const auto address = reinterpret_cast<uint64_t>(pointer);
     if (give_back(HOST, address)) return SUCCESS;

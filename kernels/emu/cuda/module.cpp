@@ -3,6 +3,8 @@
 // Invariants: an image is one that the stub compiler made; a function is a kernel of this build; a launch copies its
 // arguments, and checks shape, shared memory and every pointer before it is posted.
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -63,14 +65,15 @@ void fail_launch_after(uint64_t count, int status) {
     failure_status = status;
 }
 
-// The status that this launch fails with on demand, or SUCCESS.
-static Status demanded_failure() {
+Status demanded_failure() {
     std::lock_guard<std::mutex> lock(failure_mutex);
     if (failure_status == SUCCESS || launches_left-- > 0) return SUCCESS;
     const Status status = Status(failure_status);
     failure_status = SUCCESS;
     return status;
 }
+
+enum class Beginning { InOrder, Early };
 
 // A launch's arguments, copied when it is posted.
 class Arguments {
@@ -92,32 +95,109 @@ class Arguments {
 };
 
 // Every pointer that is not null leads into memory that the card may touch.
-static Status check_pointers(const Function& f, const Arguments& arguments) {
-    for (unsigned i = 0; i < f.kernel->argument_count; i++) {
-        if (!f.kernel->argument_is_pointer[i] || arguments.pointer(i) == 0) continue;
+static Status check_pointers(const Kernel& kernel, int card, const Arguments& arguments) {
+    for (unsigned i = 0; i < kernel.argument_count; i++) {
+        if (!kernel.argument_is_pointer[i] || arguments.pointer(i) == 0) continue;
         Allocation found;
         const uint64_t address = arguments.pointer(i);
-        const std::string argument = std::string(f.kernel->name) + ": argument " + std::to_string(i) + " points to ";
+        const std::string argument = std::string(kernel.name) + ": argument " + std::to_string(i) + " points to ";
         if (!find_allocation(address, &found)) {
-            return end_context(f.card, ILLEGAL_ADDRESS, "cuLaunchKernel", argument + describe_address(address));
+            return end_context(card, ILLEGAL_ADDRESS, "cuLaunchKernel", argument + describe_address(address));
         }
-        if (!reaches(f.card, found.owner)) {
-            const std::string where = describe_address(address) + ", which card " + std::to_string(f.card);
-            return end_context(f.card, ILLEGAL_ADDRESS, "cuLaunchKernel", argument + where + " has no peer access to");
+        if (!reaches(card, found.owner)) {
+            const std::string where = describe_address(address) + ", which card " + std::to_string(card);
+            return end_context(card, ILLEGAL_ADDRESS, "cuLaunchKernel", argument + where + " has no peer access to");
         }
     }
     return SUCCESS;
 }
 
-static void run(const Kernel& kernel, const Arguments& arguments, Launch launch) {
+static void run(const Kernel& kernel, const Arguments& arguments, Launch launch, Beginning beginning) {
+    std::atomic<bool> waited{false};
     launch.arguments = arguments.addresses();
+    launch.waited = &waited;
+    launch_count++;
     run_grid(launch);
+    if (beginning == Beginning::Early && !waited) {
+        fprintf(stderr, "emu: kernel %s begins early and none of its threads waits for the kernel before\n", kernel.name);
+        abort();
+    }
     for (unsigned i = 0; i < kernel.argument_count; i++) {
         if (kernel.argument_is_pointer[i] && arguments.pointer(i) != 0) check_end(arguments.pointer(i), kernel.name);
     }
 }
 
 static_assert(sizeof(void*) == 8, "an argument is at most eight bytes");
+
+struct Place {
+    Dim grid;
+    Dim block;
+    unsigned shared_bytes;
+    void* stream;
+};
+
+// Both ways to launch.
+static Status launch(const char* call, void* handle, const Place& place, Beginning beginning, void** given, void** extra) {
+    const Function* f = functions.find(handle);
+    const StreamRef stream = find_stream(place.stream);
+    if (f == nullptr || stream == nullptr) return INVALID_HANDLE;
+    const int card = f->card;
+    if (const Status status = usable(card)) return status;
+    const Kernel& kernel = *f->kernel;
+    const Dim& grid = place.grid;
+    const Dim& block = place.block;
+    const std::string name = kernel.name;
+    if (card_of(stream) != card) {
+        return refuse(INVALID_HANDLE, call, name + ": function and stream are of different cards");
+    }
+    if (grid.count() == 0 || block.count() == 0 || grid.x > GRID_X_MAX || grid.y > GRID_YZ_MAX || grid.z > GRID_YZ_MAX ||
+        block.count() > kernel.threads_max || block.count() > BLOCK_THREADS_MAX) {
+        return refuse(INVALID_VALUE, call, name + ": a grid or block that no card takes");
+    }
+    if (place.shared_bytes > unsigned(f->dynamic_bytes_max)) {
+        return refuse(INVALID_VALUE, call, name + ": more shared memory than the function was set to");
+    }
+    if (extra != nullptr || (given == nullptr && kernel.argument_count > 0)) {
+        return refuse(INVALID_VALUE, call, name + ": arguments are given by addresses here");
+    }
+    if (const Status status = demanded_failure()) return end_context(card, status, call, name + ": fails on demand");
+    auto arguments = std::make_shared<Arguments>(kernel, given);
+    if (const Status status = check_pointers(kernel, card, *arguments)) return status;
+    const Launch launch{kernel.name, kernel.body, nullptr, grid, block, place.shared_bytes, downwards, nullptr};
+    if (is_recorded(stream)) {
+        // Memory may have been freed when a graph runs.
+        post(stream, [kernel, card, arguments, launch, beginning] {
+            if (check_pointers(kernel, card, *arguments) == SUCCESS) run(kernel, *arguments, launch, beginning);
+        });
+    } else {
+        post(stream, [kernel, arguments, launch, beginning] { run(kernel, *arguments, launch, beginning); });
+    }
+    return SUCCESS;
+}
+
+// CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute {
+    int id;
+    char padding[4];
+    union {
+        char bytes[64];
+        int number;
+    };
+};
+
+struct LaunchConfig {
+    unsigned grid_x, grid_y, grid_z;
+    unsigned block_x, block_y, block_z;
+    unsigned shared_bytes;
+    void* stream;
+    const LaunchAttribute* attributes;
+    unsigned attribute_count;
+};
+
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "layouts of cuda.h");
+
+constexpr int ATTRIBUTE_IGNORE = 0;
+constexpr int ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6;
 
 }  // namespace emu
 
@@ -193,33 +273,21 @@ EXPORT int cuFuncSetCacheConfig(void* handle, int) { return functions.find(handl
 EXPORT int cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                           unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream_handle, void** given,
                           void** extra) {
-    Function* f = functions.find(handle);
-    const StreamRef stream = find_stream(stream_handle);
-    if (f == nullptr || stream == nullptr) return INVALID_HANDLE;
-    if (const Status status = usable(f->card)) return status;
-    const Kernel& kernel = *f->kernel;
-    const Dim grid{grid_x, grid_y, grid_z}, block{block_x, block_y, block_z};
-    const std::string name = kernel.name;
-    if (card_of(stream) != f->card) {
-        return refuse(INVALID_HANDLE, "cuLaunchKernel", name + ": function and stream are of different cards");
+    const Place place{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream_handle};
+    return launch("cuLaunchKernel", handle, place, Beginning::InOrder, given, extra);
+}
+
+EXPORT int cuLaunchKernelEx(const void* given_config, void* handle, void** given, void** extra) {
+    const auto& c = *static_cast<const LaunchConfig*>(given_config);
+    Beginning beginning = Beginning::InOrder;
+    for (unsigned i = 0; i < c.attribute_count; i++) {
+        const LaunchAttribute& a = c.attributes[i];
+        if (a.id == ATTRIBUTE_IGNORE) continue;
+        if (a.id != ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+            return refuse(NOT_SUPPORTED, "cuLaunchKernelEx", "attribute " + std::to_string(a.id));
+        }
+        if (a.number != 0) beginning = Beginning::Early;
     }
-    if (grid.count() == 0 || block.count() == 0 || grid_x > GRID_X_MAX || grid_y > GRID_YZ_MAX || grid_z > GRID_YZ_MAX ||
-        block.count() > kernel.threads_max || block.count() > BLOCK_THREADS_MAX) {
-        return refuse(INVALID_VALUE, "cuLaunchKernel", name + ": a grid or block that no card takes");
-    }
-    if (shared_bytes > unsigned(f->dynamic_bytes_max)) {
-        return refuse(INVALID_VALUE, "cuLaunchKernel", name + ": more shared memory than the function was set to");
-    }
-    if (extra != nullptr || (given == nullptr && kernel.argument_count > 0)) {
-        return refuse(INVALID_VALUE, "cuLaunchKernel", name + ": arguments are given by addresses here");
-    }
-    if (const Status status = demanded_failure()) {
-        return end_context(f->card, status, "cuLaunchKernel", name + ": fails on demand");
-    }
-    auto arguments = std::make_shared<Arguments>(kernel, given);
-    if (const Status status = check_pointers(*f, *arguments)) return status;
-    launch_count++;
-    const Launch launch{kernel.name, kernel.body, nullptr, grid, block, shared_bytes, downwards};
-    post(stream, [kernel, arguments, launch] { run(kernel, *arguments, launch); });
-    return SUCCESS;
+    const Place place{{c.grid_x, c.grid_y, c.grid_z}, {c.block_x, c.block_y, c.block_z}, c.shared_bytes, c.stream};
+    return launch("cuLaunchKernelEx", handle, place, beginning, given, extra);
 }

@@ -1,4 +1,8 @@
 // stream.cpp: streams and events.
+//
+// Invariant: an event that was recorded in a capture is no event of the stream's time until it is recorded again.
+#include <atomic>
+
 #include "emu/cuda/driver.h"
 
 namespace emu {
@@ -10,6 +14,7 @@ struct StreamHandle {
 struct EventHandle {
     EventRef event;
     bool timed;
+    std::atomic<Stream*> captured_in{nullptr};  // the captured stream in which it was last recorded
 };
 
 static Handles<StreamHandle> streams;
@@ -30,9 +35,13 @@ StreamRef find_stream(void* handle) {
 size_t live_streams() { return streams.count(); }
 size_t live_events() { return events.count(); }
 
-static EventRef find_event(void* handle) {
+// An event that a host may wait for or ask about.
+static Status find_event(const char* call, void* handle, EventRef* event) {
     EventHandle* found = events.find(handle);
-    return found != nullptr ? found->event : nullptr;
+    if (found == nullptr) return INVALID_HANDLE;
+    if (found->captured_in != nullptr) return refuse(CAPTURED_EVENT, call, "the event was last recorded in a capture");
+    *event = found->event;
+    return SUCCESS;
 }
 
 // The stream of a call, if its card may be used.
@@ -57,6 +66,7 @@ EXPORT int cuStreamCreateWithPriority(void** stream, unsigned flags, int) { retu
 EXPORT int cuStreamDestroy_v2(void* handle) {
     StreamHandle* stream = streams.remove(handle);
     if (stream == nullptr) return INVALID_HANDLE;
+    end_recording(stream->stream);
     finish(stream->stream);
     delete stream;
     return SUCCESS;
@@ -65,6 +75,7 @@ EXPORT int cuStreamDestroy_v2(void* handle) {
 EXPORT int cuStreamSynchronize(void* handle) {
     StreamRef stream;
     if (const Status status = open(handle, &stream)) return status;
+    if (const Status status = forbid_captured("cuStreamSynchronize", stream)) return status;
     finish(stream);
     return usable(card_of(stream));
 }
@@ -72,22 +83,22 @@ EXPORT int cuStreamSynchronize(void* handle) {
 EXPORT int cuStreamQuery(void* handle) {
     StreamRef stream;
     if (const Status status = open(handle, &stream)) return status;
+    if (const Status status = forbid_captured("cuStreamQuery", stream)) return status;
     return is_finished(stream) ? SUCCESS : NOT_READY;
 }
 
 EXPORT int cuStreamWaitEvent(void* handle, void* event_handle, unsigned) {
     StreamRef stream;
     if (const Status status = open(handle, &stream)) return status;
-    const EventRef event = find_event(event_handle);
+    EventHandle* event = events.find(event_handle);
     if (event == nullptr) return INVALID_HANDLE;
-    wait_for(stream, event);
-    return SUCCESS;
-}
-
-EXPORT int cuStreamIsCapturing(void* handle, int* capturing) {
-    StreamRef stream;
-    *capturing = 0;
-    return open(handle, &stream);
+    if (event->captured_in == nullptr && !is_recorded(stream)) {
+        wait_for(stream, event->event);
+        return SUCCESS;
+    }
+    if (event->captured_in == stream.get() && is_recorded(stream)) return SUCCESS;  // a graph keeps this order anyway
+    forbid_captured("cuStreamWaitEvent", stream);
+    return refuse(CAPTURE_ISOLATION, "cuStreamWaitEvent", "a capture is of one stream here");
 }
 
 EXPORT int cuLaunchHostFunc(void* handle, void (*function)(void*), void* argument) {
@@ -99,7 +110,7 @@ EXPORT int cuLaunchHostFunc(void* handle, void (*function)(void*), void* argumen
 
 EXPORT int cuEventCreate(void** event, unsigned flags) {
     if (const Status status = usable()) return status;
-    *event = events.add(new EventHandle{make_event(), (flags & EVENT_DISABLE_TIMING) == 0});
+    *event = events.add(new EventHandle{make_event(), (flags & EVENT_DISABLE_TIMING) == 0, {nullptr}});
     return SUCCESS;
 }
 
@@ -113,22 +124,23 @@ EXPORT int cuEventDestroy_v2(void* handle) {
 EXPORT int cuEventRecord(void* handle, void* stream_handle) {
     StreamRef stream;
     if (const Status status = open(stream_handle, &stream)) return status;
-    const EventRef event = find_event(handle);
+    EventHandle* event = events.find(handle);
     if (event == nullptr) return INVALID_HANDLE;
-    record(event, stream);
+    event->captured_in = is_recorded(stream) ? stream.get() : nullptr;
+    if (event->captured_in == nullptr) record(event->event, stream);
     return SUCCESS;
 }
 
 EXPORT int cuEventSynchronize(void* handle) {
-    const EventRef event = find_event(handle);
-    if (event == nullptr) return INVALID_HANDLE;
+    EventRef event;
+    if (const Status status = find_event("cuEventSynchronize", handle, &event)) return status;
     finish(event);
     return usable();
 }
 
 EXPORT int cuEventQuery(void* handle) {
-    const EventRef event = find_event(handle);
-    if (event == nullptr) return INVALID_HANDLE;
+    EventRef event;
+    if (const Status status = find_event("cuEventQuery", handle, &event)) return status;
     return is_finished(event) ? SUCCESS : NOT_READY;
 }
 
@@ -136,6 +148,7 @@ EXPORT int cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {
     EventHandle* start = events.find(from);
     EventHandle* end = events.find(to);
     if (start == nullptr || end == nullptr || !start->timed || !end->timed) return INVALID_HANDLE;
+    if (start->captured_in != nullptr || end->captured_in != nullptr) return CAPTURED_EVENT;
     if (!was_recorded(start->event) || !was_recorded(end->event)) return INVALID_HANDLE;
     if (!is_finished(start->event) || !is_finished(end->event)) return NOT_READY;
     *milliseconds = float((time_of(end->event) - time_of(start->event)) * 1e3);

@@ -4,7 +4,7 @@
 //! budget. Does not know: the split, links, sequences.
 
 use super::driver::{Context, Device, Driver};
-use super::exec::CudaExec;
+use super::exec::{CudaExec, Queueing};
 use super::kernels::{KernelSettings, Kernels};
 use super::memory::Memory;
 use crate::device::ledger::Ledger;
@@ -19,6 +19,7 @@ pub struct CudaCard {
     ledger: Ledger,
     context: Context,
     kernels: Kernels,
+    queueing: Queueing,
 }
 
 impl CudaCard {
@@ -34,7 +35,12 @@ impl CudaCard {
         let kernels = Kernels::load(&context, device.capability, driver.version(), settings);
         let kernels = kernels.map_err(|e| e.on(id))?;
         let ledger = Ledger::new(id, facts.memory_bytes);
-        Ok(CudaCard { facts, ledger, context, kernels })
+        Ok(CudaCard { facts, ledger, context, kernels, queueing: Queueing::default() })
+    }
+
+    /// How stages that are lowered from now on queue their windows.
+    pub fn set_queueing(&mut self, queueing: Queueing) {
+        self.queueing = queueing;
     }
 }
 
@@ -62,7 +68,8 @@ impl Card for CudaCard {
         let steps = lower::lower(stage, settings.activations)
             .map_err(|what| CardError::Unsupported { card, what: format!("CUDA cards: {what}") })?;
         let memory = Memory { card, context: &self.context, ledger: &mut self.ledger };
-        let exec = CudaExec::new(memory, &self.kernels, stage, steps, file, settings, progress)?;
+        let mut exec = CudaExec::new(memory, &self.kernels, stage, steps, file, settings, progress)?;
+        exec.queue_by(self.queueing);
         Ok(Box::new(exec))
     }
 }

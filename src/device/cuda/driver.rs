@@ -1,19 +1,25 @@
-//! The CUDA driver behind safe types: devices, contexts, memory of cards, pinned memory, streams, events, kernels.
+//! The CUDA driver behind safe types: devices, contexts, memory of cards, pinned memory, streams, events, kernels;
+//! `graph` records what a stream is given and gives it again in one call.
 //!
 //! The library is opened at run time; [`Driver::open`] looks for it first, since a call without it would panic.
 //! Invariants: each call's status is checked and its error names the call; handles are freed with their context bound;
 //! memory that the card reads or writes by itself is not touched by the host until its event has passed; a launch has
-//! the arguments of the kernel's signature. A span's address never leaves this file.
+//! the arguments of the kernel's signature. A span's address never leaves this fence.
 //! Does not know: kernels by name, models, plans.
 
 #![allow(unsafe_code, reason = "calls of a foreign library; every handle is made and freed in this file")]
 
+pub mod graph;
+
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys;
+use parking_lot::Mutex;
 
+use self::graph::Recording;
 use super::CudaError;
 
 /// The most arguments of a kernel.
@@ -260,6 +266,8 @@ impl Span {
 struct StreamInner {
     context: Context,
     raw: sys::CUstream,
+    /// What a graph that is being recorded needs when it runs.
+    recording: Mutex<Option<Recording>>,
 }
 
 // SAFETY: a stream may be used by any thread, one call at a time or several: the driver locks.
@@ -287,7 +295,7 @@ impl Stream {
         let (mut raw, flags) = (std::ptr::null_mut(), sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
         // SAFETY: the context is bound; the target outlives the call.
         checked("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, flags as u32) })?;
-        Ok(Stream(Arc::new(StreamInner { context: context.clone(), raw })))
+        Ok(Stream(Arc::new(StreamInner { context: context.clone(), raw, recording: Mutex::new(None) })))
     }
 
     /// Makes the calls of this thread go to this stream's device. Launches and copies need it once a thread.
@@ -299,6 +307,12 @@ impl Stream {
     pub fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the stream lives as long as `self`.
         checked("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0.raw) })
+    }
+
+    /// What is queued from now on runs after what `event` was recorded behind.
+    pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
+        // SAFETY: stream and event live; the driver keeps what it needs of them.
+        checked("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.0.raw, event.raw, 0) })
     }
 
     /// Queues a copy of the first `bytes` bytes of pinned memory to the card.
@@ -313,13 +327,32 @@ impl Stream {
             return Ok(());
         }
         let source: *const c_void = from.address.as_ptr();
-        // SAFETY: both ranges were checked; the pinned bytes are neither written nor freed before the event below has
-        // passed (`PinnedMemory::bytes_mut`, its `Drop`).
+        // SAFETY: both ranges were checked; the pinned bytes are neither written nor freed before the copy has run
+        // (`PinnedMemory::used_by`; a recorded copy runs in `Graph::launch` alone).
         let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to.address, source, bytes as usize, self.0.raw) };
         checked("cuMemcpyHtoDAsync", status)?;
-        from.sent.record(self)?;
-        from.in_flight = true;
-        Ok(())
+        from.used_by(self)
+    }
+
+    /// Queues a copy from the card into pinned memory, `at` bytes behind its start.
+    pub fn fetch(&self, from: Span, to: &mut PinnedMemory, at: u64) -> Result<(), CudaError> {
+        let end = at.checked_add(from.bytes);
+        assert!(
+            end.is_some_and(|end| end <= to.bytes as u64),
+            "{} B at {at} of {} B of pinned memory",
+            from.bytes,
+            to.bytes
+        );
+        if from.bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the place lies inside the pinned memory, as was checked.
+        let target = unsafe { to.address.as_ptr().byte_add(at as usize) };
+        // SAFETY: as in `upload`, with the host's side written.
+        let status =
+            unsafe { sys::cuMemcpyDtoHAsync_v2(target, from.address, from.bytes as usize, self.0.raw) };
+        checked("cuMemcpyDtoHAsync", status)?;
+        to.used_by(self)
     }
 
     /// Copies from the card, after everything queued has run.
@@ -354,16 +387,34 @@ impl Stream {
             *value = argument.bits();
             *place = std::ptr::from_mut(value).cast();
         }
+        if let Some(recording) = self.0.recording.lock().as_mut() {
+            recording.keep_module(&kernel.module);
+        }
         let [x, y, z] = grid.map(|g| u32::try_from(g).expect("invariant: grids are counted by batches"));
-        let (threads, no_options) = (block as u32, std::ptr::null_mut());
-        // SAFETY: kernel and stream live; the driver reads as many values, each of as many bytes, as the kernel has
-        // parameters, which is the signature that the arguments were compared with, and copies them before it
-        // returns. Spans name memory of a card, so a kernel writes no memory of the host.
-        let status = unsafe {
-            let (raw, places) = (self.0.raw, places.as_mut_ptr());
-            sys::cuLaunchKernel(kernel.raw, x, y, z, threads, 1, 1, 0, raw, places, no_options)
+        let mut early = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
-        checked("cuLaunchKernel", status)
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: block as u32,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: self.0.raw,
+            attrs: &mut early,
+            numAttrs: u32::from(kernel.start == Start::Early),
+        };
+        // SAFETY: kernel and stream live; configuration and attribute outlive the call; the driver reads as many values,
+        // each of as many bytes, as the kernel has parameters, which is the signature that the arguments were compared
+        // with, and copies them before it returns. Spans name memory of a card, so a kernel writes no memory of the
+        // host.
+        let status =
+            unsafe { sys::cuLaunchKernelEx(&config, kernel.raw, places.as_mut_ptr(), std::ptr::null_mut()) };
+        checked("cuLaunchKernelEx", status)
     }
 }
 
@@ -391,18 +442,35 @@ pub struct Event {
 // SAFETY: an event may be used by any thread; the driver locks.
 unsafe impl Send for Event {}
 
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
 impl Event {
     /// An event that has passed.
     pub fn new(context: &Context) -> Result<Event, CudaError> {
+        Event::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// The same, with the time at which it passes.
+    pub fn timed(context: &Context) -> Result<Event, CudaError> {
+        Event::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with(context: &Context, flags: sys::CUevent_flags) -> Result<Event, CudaError> {
         context.bind()?;
-        let (mut raw, flags) = (std::ptr::null_mut(), sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        let mut raw = std::ptr::null_mut();
         // SAFETY: the context is bound; the target outlives the call.
         checked("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags as u32) })?;
         Ok(Event { context: context.clone(), raw })
     }
 
     /// Passes when everything that is queued now has run.
-    pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
+    pub fn record(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        self.put(stream)
+    }
+
+    /// The same for an event that is shared inside this fence.
+    fn put(&self, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: event and stream live.
         checked("cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.0.raw) })
     }
@@ -411,6 +479,15 @@ impl Event {
     pub fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the event lives.
         checked("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.raw) })
+    }
+
+    /// Nanoseconds of the card's clock between two timed events that have passed; `None` where one has not, or where
+    /// the times do not rise.
+    pub fn ns_since(&self, earlier: &Event) -> Option<u64> {
+        let mut ms = 0.0;
+        // SAFETY: both events live; the target outlives the call.
+        let status = unsafe { sys::cuEventElapsedTime(&mut ms, earlier.raw, self.raw) };
+        (status == sys::CUresult::CUDA_SUCCESS && ms > 0.0).then_some((f64::from(ms) * 1e6) as u64)
     }
 }
 
@@ -423,14 +500,24 @@ impl Drop for Event {
     }
 }
 
-/// Memory of the host that cards read without a copy between.
+/// Memory of the host that cards read and write without a copy between.
 #[derive(Debug)]
 pub struct PinnedMemory {
     address: NonNull<c_void>,
     bytes: usize,
-    /// Passes when the card has read what was sent last.
-    sent: Event,
-    in_flight: bool,
+    /// No other pinned memory has had it.
+    id: u64,
+    /// Of copies that are queued one by one.
+    own: Arc<Event>,
+    /// The card's last use of it.
+    last: Option<Use>,
+}
+
+/// What pinned memory is in use for: work of one stream, until an event passes.
+#[derive(Debug)]
+struct Use {
+    stream: Stream,
+    until: Arc<Event>,
 }
 
 // SAFETY: the memory is owned like a box's and reached through `&mut self` only.
@@ -439,8 +526,9 @@ unsafe impl Send for PinnedMemory {}
 impl PinnedMemory {
     /// `bytes` zeroed bytes, at least one.
     pub fn new(context: &Context, bytes: u64) -> Result<PinnedMemory, CudaError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         context.bind()?;
-        let sent = Event::new(context)?;
+        let own = Arc::new(Event::new(context)?);
         let (mut address, bytes) = (std::ptr::null_mut(), (bytes as usize).max(1));
         // SAFETY: the context is bound; the target outlives the call.
         checked("cuMemHostAlloc", unsafe {
@@ -453,26 +541,66 @@ impl PinnedMemory {
         })?;
         // SAFETY: the call gave `bytes` bytes, which nobody else knows.
         unsafe { address.cast::<u8>().write_bytes(0, bytes) };
-        Ok(PinnedMemory { address, bytes, sent, in_flight: false })
+        Ok(PinnedMemory { address, bytes, id: NEXT.fetch_add(1, Ordering::Relaxed), own, last: None })
     }
 
-    /// The bytes, once the card has read what was sent from them.
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// The bytes, once the card is done with them.
     pub fn bytes_mut(&mut self) -> Result<&mut [u8], CudaError> {
-        if self.in_flight {
-            self.sent.wait()?;
-            self.in_flight = false;
+        self.values_mut(0, self.bytes)
+    }
+
+    /// `count` values from byte `at` on, once the card is done with them.
+    pub fn values_mut<T: Plain>(&mut self, at: usize, count: usize) -> Result<&mut [T], CudaError> {
+        if let Some(last) = &self.last {
+            last.until.wait()?;
+            self.last = None;
         }
-        // SAFETY: allocated and zeroed by `new`, freed by `Drop`; no copy is under way.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.address.cast::<u8>().as_ptr(), self.bytes) })
+        let end = count.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(at));
+        assert!(
+            end.is_some_and(|end| end <= self.bytes) && at.is_multiple_of(align_of::<T>()),
+            "{count} values at {at} of {} B of pinned memory",
+            self.bytes
+        );
+        // SAFETY: the range lies inside what `new` allocated (on a page of its own, so `at` gives the alignment) and
+        // zeroed and `Drop` frees; any bits are a `T`; no copy is under way.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr().byte_add(at).cast::<T>(), count) })
+    }
+
+    /// Notes that the stream's last call uses the memory.
+    fn used_by(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        if let Some(recording) = stream.0.recording.lock().as_mut() {
+            recording.keep_pinned(self.id);
+            return Ok(());
+        }
+        let own = self.own.clone();
+        // Without its event the memory is free only when all has run.
+        let noted = self.used_until(stream, &own).and_then(|()| own.put(stream));
+        noted.or_else(|error| stream.wait().and(Err(error)))
+    }
+
+    /// Notes that the stream's last call uses the memory until `event`, which is recorded next.
+    fn used_until(&mut self, stream: &Stream, event: &Arc<Event>) -> Result<(), CudaError> {
+        let last = self.last.replace(Use { stream: stream.clone(), until: event.clone() });
+        match last {
+            // Events of one stream pass in order.
+            Some(last) if !Arc::ptr_eq(&last.stream.0, &stream.0) => last.until.wait(),
+            _ => Ok(()),
+        }
     }
 }
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        // A card that does not end its copy has failed, and reads no more.
-        let _ = self.in_flight.then(|| self.sent.wait());
-        if self.sent.context.bind().is_ok() {
-            // SAFETY: allocated by `new` and freed once; no copy is under way.
+        // A card that does not end its copy has failed, and touches nothing more.
+        let _ = self.last.as_ref().map(|last| last.until.wait());
+        if self.own.context.bind().is_ok() {
+            // SAFETY: allocated by `new` and freed once; no copy is under way, and a graph that would start one is
+            // launched with a borrow of the memory only.
             let _ = unsafe { sys::cuMemFreeHost(self.address.as_ptr()) };
         }
     }
@@ -514,15 +642,15 @@ impl Module {
         Ok(Module(Arc::new(ModuleInner { context: context.clone(), raw })))
     }
 
-    /// The kernel of this name; `None` where there is none. `signature` is that of its source.
-    pub fn kernel(&self, name: &str, signature: &'static [Parameter]) -> Option<Kernel> {
+    /// The kernel of this name; `None` where there is none. `signature` is that of its source, `start` what it waits for.
+    pub fn kernel(&self, name: &str, signature: &'static [Parameter], start: Start) -> Option<Kernel> {
         assert!(signature.len() <= ARGUMENTS_MAX, "{name}: {} parameters", signature.len());
         self.0.context.bind().ok()?;
         let (mut raw, text) = (std::ptr::null_mut(), CString::new(name).ok()?);
         // SAFETY: the module lives; name and target outlive the call.
         let status = unsafe { sys::cuModuleGetFunction(&mut raw, self.0.raw, text.as_ptr()) };
         checked("cuModuleGetFunction", status).ok()?;
-        Some(Kernel { _module: self.clone(), raw, name: name.to_owned(), signature })
+        Some(Kernel { module: self.clone(), raw, name: name.to_owned(), signature, start })
     }
 }
 
@@ -541,14 +669,24 @@ pub enum Parameter {
     I64,
 }
 
+/// When a kernel begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// When what was queued before has ended.
+    InOrder,
+    /// As soon as the kernel before lets it; it waits by itself. For cards from compute capability 9.0 on.
+    Early,
+}
+
 /// A kernel on a card.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     /// Keeps the code loaded.
-    _module: Module,
+    module: Module,
     raw: sys::CUfunction,
     name: String,
     signature: &'static [Parameter],
+    start: Start,
 }
 
 // SAFETY: a function is a read-only handle that lives as long as its module.

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use super::CudaError;
 use super::cache::{Cache, Hash};
 use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 as U};
-use super::driver::{Context, Kernel, Module, Parameter};
+use super::driver::{Context, Kernel, Module, Parameter, Start};
+use super::early::waits_by_itself;
 use super::nvrtc::{Nvrtc, Request};
 use super::source::{self, ATTENTION, FORMATS, HEADERS, OPTIONS, ROWS, Unit};
 use crate::gguf::TensorType;
@@ -61,7 +62,12 @@ pub struct KernelSettings {
 pub struct Kernels {
     modules: [(&'static str, Module); 3],
     cache: Cache,
+    /// Whether the card lets a kernel begin before the one before has ended.
+    takes_early: bool,
 }
+
+/// The least compute capability of such cards.
+const EARLY_SINCE: (i32, i32) = (9, 0);
 
 impl Kernels {
     /// Compiles what the cache does not hold, and loads it. `driver` is the CUDA version that the driver serves.
@@ -97,7 +103,7 @@ impl Kernels {
             Ok((unit.name, module))
         };
         let modules = [module(&FORMATS)?, module(&ROWS)?, module(&ATTENTION)?];
-        Ok(Kernels { modules, cache })
+        Ok(Kernels { modules, cache, takes_early: capability >= EARLY_SINCE })
     }
 
     /// A kernel without a type in its name.
@@ -135,7 +141,9 @@ impl Kernels {
             .expect("invariant: every listed unit is compiled");
         let name = format!("{family}{ty}");
         let missing = || CudaError::NoKernel { name: name.clone(), folder: self.cache.shown() };
-        module.kernel(&name, signature).ok_or_else(missing)
+        let start =
+            if self.takes_early && waits_by_itself(unit, &name) { Start::Early } else { Start::InOrder };
+        module.kernel(&name, signature, start).ok_or_else(missing)
     }
 }
 

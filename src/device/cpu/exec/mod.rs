@@ -89,7 +89,7 @@ impl StageExec for CpuExec {
         if self.rest == Rest::Parked {
             self.team.lock().rest();
         }
-        result.map(|()| RunStamp { busy_ns: start.elapsed().as_nanos() as u64 })
+        result.map(|()| RunStamp { busy_ns: start.elapsed().as_nanos() as u64, device_ns: None })
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {

@@ -1,25 +1,40 @@
-//! What the host sends with every batch in one copy: the fault word, tokens, positions, states, the rows that want
-//! logits, the page tables, the angles.
+//! What the host sends with every batch in one copy: the fault word, the words of a hand-off, tokens, positions, states,
+//! the rows that want logits, the angles, the page tables.
 //!
 //! States are numbered by their first row in the batch, so tables hold only pages that the batch can read.
-//! Invariants: a block never exceeds `GpuSizes::block_bytes`; its parts lie on cache lines of their own; angles are
-//! computed as virtual cards compute them. Does not know: kernels, steps.
+//! Invariants: where the parts lie follows from the batch's shape alone; a block never exceeds `GpuSizes::block_bytes`;
+//! its parts lie on cache lines of their own. Does not know: kernels, steps.
 
+use super::angles::Angles;
+use super::graphs::Shape;
 use super::launch::Standing;
-use crate::device::batch::{BatchRow, PageTables};
+use crate::device::batch::{Batch, BatchKind, BatchRow, PageTables};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::{Context, PinnedMemory, Span, Stream};
-use crate::device::cuda::weights::Weights;
 use crate::model::facts::{PAGE_POSITIONS, StateId};
+use crate::model::footprint::gpu::SPAN_POSITIONS;
 use crate::model::footprint::kept;
-use crate::model::program::Program;
+
+/// The slots of a batch's rows in the rings of its links, and the numbers that they carry there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct HandOff {
+    pub(super) in_slot: u32,
+    pub(super) in_sequence: u32,
+    pub(super) out_slot: u32,
+    pub(super) out_sequence: u32,
+}
 
 /// The block of the batch that runs, on the card.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     pub(super) fault: Span,
+    /// The words of [`HandOff`], in order.
+    #[allow(dead_code, reason = "read by kernels of links alone")]
+    pub(super) hand_off: Span,
     pub(super) tokens: Span,
     pub(super) standing: Standing,
+    /// Spans of attention that are launched; those behind a row's position do nothing.
+    pub(super) spans: usize,
     /// The rows that want logits, in order.
     pub(super) wanted: Span,
     /// One for each rope.
@@ -29,91 +44,122 @@ pub(super) struct Places {
 /// Makes and sends blocks.
 #[derive(Debug)]
 pub(super) struct Block {
-    pinned: PinnedMemory,
+    pub(super) pinned: PinnedMemory,
     on_card: Span,
+    /// Of the block that was filled last.
+    used_bytes: u64,
+}
+
+/// The states of a batch in the order of their first rows, and each row's number among them.
+#[derive(Debug)]
+pub(super) struct States {
+    ids: Vec<StateId>,
+    numbers: Vec<u32>,
+}
+
+impl States {
+    pub(super) fn of(rows: &[BatchRow]) -> States {
+        let mut ids: Vec<StateId> = Vec::new();
+        let mut number = |state: StateId| {
+            // Neighbours mostly share a state: the search begins at the last.
+            ids.iter().rposition(|&s| s == state).unwrap_or_else(|| {
+                ids.push(state);
+                ids.len() - 1
+            }) as u32
+        };
+        let numbers = rows.iter().map(|r| number(r.state)).collect();
+        States { ids, numbers }
+    }
+}
+
+impl Shape {
+    /// Of a batch on a stage that makes logits (`heads`) or not, and whose context is `context_pages` long.
+    pub(super) fn of(batch: &Batch, states: &States, heads: bool, context_pages: usize) -> Shape {
+        let last = batch.rows.iter().map(|r| r.position).max().unwrap_or(0);
+        let pages = last as usize / PAGE_POSITIONS + 1;
+        let pages_per_state = match batch.kind() {
+            BatchKind::Window => pages.next_power_of_two().min(context_pages).max(pages),
+            BatchKind::Chunk => pages,
+        };
+        let wanted = if heads { batch.logits_rows() } else { 0 };
+        Shape { rows: batch.rows.len(), states: states.ids.len(), pages_per_state, wanted }
+    }
 }
 
 impl Block {
     /// For blocks as large as their place on the card.
     pub(super) fn new(context: &Context, on_card: Span) -> Result<Block, CudaError> {
-        Ok(Block { pinned: PinnedMemory::new(context, on_card.bytes())?, on_card })
+        Ok(Block { pinned: PinnedMemory::new(context, on_card.bytes())?, on_card, used_bytes: 0 })
     }
 
-    /// Starts sending the block of a batch.
-    pub(super) fn send(
+    /// Makes the block of a batch.
+    pub(super) fn fill(
         &mut self,
-        stream: &Stream,
-        rows: &[BatchRow],
+        batch: &Batch,
+        (shape, states): (&Shape, &States),
         pages: &PageTables,
-        program: &Program,
-        weights: &Weights,
+        hand_off: HandOff,
+        angles: &mut Angles,
     ) -> Result<Places, CudaError> {
-        let (states, locals) = states_of(rows);
-        let pages_per_state =
-            rows.iter().map(|r| r.position as usize / PAGE_POSITIONS + 1).max().unwrap_or(1);
-        let on_card = self.on_card;
-        let mut writer = Writer { room: self.pinned.bytes_mut()?, used: 0, on_card };
-        let fault = writer.put_u32s(1, [0]);
-        let tokens = writer.put_u32s(rows.len(), rows.iter().map(|r| r.token));
-        let positions = writer.put_u32s(rows.len(), rows.iter().map(|r| r.position));
-        let states_at = writer.put_u32s(rows.len(), locals);
+        let (rows, n, on_card) = (&batch.rows, batch.rows.len(), self.on_card);
+        let room = self.pinned.values_mut(0, on_card.bytes() as usize / 4)?;
+        let mut writer = Writer { room, used: 0, on_card };
+        let HandOff { in_slot, in_sequence, out_slot, out_sequence } = hand_off;
+        let words = [0, 0, 0, 0, in_slot, in_sequence, out_slot, out_sequence];
+        let first = writer.put(words.len(), words);
+        let (fault, hand_off) = (first.part(0, 4), first.from(16));
+        let tokens = writer.put(n, rows.iter().map(|r| r.token));
+        let positions = writer.put(n, rows.iter().map(|r| r.position));
+        let states_at = writer.put(n, states.numbers.iter().copied());
         let wanted = rows.iter().enumerate().filter(|(_, r)| r.wants_logits).map(|(i, _)| i as u32);
-        let wanted = writer.put_u32s(rows.len(), wanted);
-        let table = states.iter().flat_map(|&state| {
+        let wanted = writer.put(n, wanted);
+        let angles = (0..angles.ropes()).map(|rope| {
+            let (to, place) = writer.take(angles.words(rope) * n);
+            for (to, row) in to.chunks_exact_mut(angles.words(rope).max(1)).zip(rows) {
+                to.copy_from_slice(angles.row(rope, row.position));
+            }
+            place
+        });
+        let angles = angles.collect();
+        let pages_per_state = shape.pages_per_state;
+        let table = states.ids.iter().flat_map(|&state| {
             let own = pages.of(state).iter().map(|page| page.0);
             own.chain(std::iter::repeat(0)).take(pages_per_state)
         });
-        let pages = writer.put_u32s(states.len() * pages_per_state, table);
-        let angles = program.ropes.iter().map(|rope| {
-            let pairs = rope.frequencies.len();
-            let divisors = rope.divisors.map(|id| weights.divisors(id));
-            let row = |row: &BatchRow| {
-                let at = |j: usize| rope.cos_sin(j, row.position, divisors.map_or(1.0, |d| d[j]));
-                let both: Vec<(f32, f32)> = (0..pairs).map(at).collect();
-                let cosines: Vec<u32> = both.iter().map(|a| a.0.to_bits()).collect();
-                cosines.into_iter().chain(both.into_iter().map(|a| a.1.to_bits()))
-            };
-            writer.put_u32s(2 * pairs * rows.len(), rows.iter().flat_map(row))
-        });
-        let angles = angles.collect();
-        let used = writer.used;
-        stream.upload(&mut self.pinned, used, on_card)?;
+        let pages = writer.put(shape.states * pages_per_state, table);
+        self.used_bytes = 4 * writer.used as u64;
         let standing = Standing { positions, states: states_at, pages, pages_per_state };
-        Ok(Places { fault, tokens, standing, wanted, angles })
+        let spans = (pages_per_state * PAGE_POSITIONS).div_ceil(SPAN_POSITIONS);
+        Ok(Places { fault, hand_off, tokens, standing, spans, wanted, angles })
+    }
+
+    /// Starts sending the block that was filled last.
+    pub(super) fn send(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        stream.upload(&mut self.pinned, self.used_bytes, self.on_card)
     }
 }
 
-/// The states of a batch in the order of their first rows, and each row's number among them.
-fn states_of(rows: &[BatchRow]) -> (Vec<StateId>, Vec<u32>) {
-    let mut states: Vec<StateId> = Vec::new();
-    let mut number = |state: StateId| {
-        // Neighbours mostly share a state: the search begins at the last.
-        states.iter().rposition(|&s| s == state).unwrap_or_else(|| {
-            states.push(state);
-            states.len() - 1
-        }) as u32
-    };
-    let locals = rows.iter().map(|r| number(r.state)).collect();
-    (states, locals)
-}
-
-/// Writes parts one behind the other.
+/// Writes parts one behind the other, in words.
 struct Writer<'a> {
-    room: &'a mut [u8],
-    used: u64,
+    room: &'a mut [u32],
+    used: usize,
     on_card: Span,
 }
 
 impl Writer<'_> {
+    /// A part of `count` words: here, and its place on the card.
+    fn take(&mut self, count: usize) -> (&mut [u32], Span) {
+        let (at, bytes) = (self.used, 4 * count as u64);
+        self.used += kept(bytes) as usize / 4;
+        (&mut self.room[at..][..count], self.on_card.part(4 * at as u64, bytes))
+    }
+
     /// A part with room for `count` words, of which `words` are written; its place on the card.
-    fn put_u32s(&mut self, count: usize, words: impl IntoIterator<Item = u32>) -> Span {
-        let bytes = 4 * count;
-        let place = self.on_card.part(self.used, bytes as u64);
-        let room = &mut self.room[self.used as usize..][..bytes];
-        for (to, word) in room.chunks_exact_mut(4).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
+    fn put(&mut self, count: usize, words: impl IntoIterator<Item = u32>) -> Span {
+        let (to, place) = self.take(count);
+        for (to, word) in to.iter_mut().zip(words) {
+            *to = word;
         }
-        self.used += kept(bytes as u64);
         place
     }
 }
@@ -121,12 +167,31 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::batch::BatchId;
+
+    fn row(state: u32, position: u32) -> BatchRow {
+        BatchRow { state: StateId(state), position, token: 0, wants_logits: true }
+    }
 
     #[test]
     fn states_are_numbered_by_their_first_rows() {
-        let row = |state: u32| BatchRow { state: StateId(state), position: 0, token: 0, wants_logits: false };
-        let (states, locals) = states_of(&[row(7), row(7), row(2), row(7), row(9), row(2)]);
-        assert_eq!(states, [7, 2, 9].map(StateId));
-        assert_eq!(locals, [0, 0, 1, 0, 2, 1]);
+        let states = States::of(&[7, 7, 2, 7, 9, 2].map(|state| row(state, 0)));
+        assert_eq!(states.ids, [7, 2, 9].map(StateId));
+        assert_eq!(states.numbers, [0, 0, 1, 0, 2, 1]);
+    }
+
+    #[test]
+    fn windows_of_all_depths_have_few_shapes() {
+        let shape = |position: u32, heads: bool| {
+            let batch = Batch::new(BatchId(0), vec![row(3, 0), row(1, position)]);
+            Shape::of(&batch, &States::of(&batch.rows), heads, 100)
+        };
+        for (position, pages_per_state) in
+            [(0, 1), (63, 1), (64, 2), (128, 4), (1023, 16), (1024, 32), (4095, 64), (4096, 100), (6399, 100)]
+        {
+            let expected = Shape { rows: 2, states: 2, pages_per_state, wanted: 2 };
+            assert_eq!(shape(position, true), expected, "position {position}");
+            assert_eq!(shape(position, false), Shape { wanted: 0, ..expected });
+        }
     }
 }

@@ -559,7 +559,7 @@ pub(super) fn merge_images(
 ) -> Launched {
     /// Tiles of a span, and spans that a block takes at a time.
     const SPAN_TILES: usize = SPAN_POSITIONS / PAGE_POSITIONS;
-    const SLICES_MAX: usize = 4;
+    const SLICES_MAX: usize = 8;
     let (out, images) = to;
     let [codes32, scales32, codes256, scales256] = images.arguments();
     let arguments = [
@@ -579,7 +579,7 @@ pub(super) fn merge_images(
         U32(fault.id),
     ];
     let slices = a.parts.div_ceil(SPAN_TILES).min(SLICES_MAX);
-    s.launch(k, [(a.heads * pool.value_width).div_ceil(BLOCK_VALUES), a.n, 1], 256 * slices, &arguments)
+    s.launch(k, [(a.heads * pool.value_width).div_ceil(BLOCK_VALUES), a.n, 1], 64 * slices, &arguments)
 }
 
 pub(super) fn copy_page(

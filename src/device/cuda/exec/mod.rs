@@ -1,12 +1,15 @@
-//! A stage on a CUDA card, ready to run: the shared steps, one launch an op, on one stream.
+//! A stage on a CUDA card, ready to run: the shared steps on one stream, a window's as one graph.
 //!
-//! Invariants: a run allocates nothing on the card; it ends when the card has ended, with the fault word read; the bits
-//! of a row depend on that row and its state alone (`docs/numerics.md`, L1, L2).
+//! Invariants: a run allocates nothing on the card but the graphs of new shapes; it ends when the card has ended, with
+//! the fault word read; a graph holds what the same code queues without one; the bits of a row depend on that row and
+//! its state alone (`docs/numerics.md`, L1, L2).
 //! Does not know: sequences, links, the split.
 
+mod angles;
 mod block;
 mod buffers;
 mod fuse;
+mod graphs;
 mod kernels;
 mod launch;
 mod steps;
@@ -14,12 +17,15 @@ mod steps;
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::block::{Block, Places};
+use self::angles::Angles;
+use self::block::{Block, HandOff, Places, States};
 use self::buffers::Buffers;
 use self::fuse::{Launch, Launches};
+use self::graphs::{Graphs, Shape};
 use self::kernels::StageKernels;
 use self::launch::{Fault, Pool, Rows};
 use super::CudaError;
+use super::driver::graph::Graph;
 use super::driver::{Event, PinnedMemory, Stream};
 use super::kernels::Kernels;
 use super::memory::{Arena, Memory};
@@ -28,13 +34,16 @@ use crate::device::batch::{Batch, BatchKind, PageTables};
 use crate::device::lower::Steps;
 use crate::device::{CardError, LoadProgress, RunStamp, StageExec, StageSettings};
 use crate::gguf;
-use crate::model::facts::{CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram};
+use crate::model::facts::{CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram, WINDOW_ROWS_MAX};
 use crate::model::footprint::ItemKind;
 use crate::model::footprint::gpu::GpuSizes;
 use crate::model::program::{Program, StateKind};
 
 /// Layers of a chunk that are queued ahead: a chunk that nobody wants any more ends so much later.
 const LAYERS_AHEAD: usize = 2;
+
+/// Where the values lie in the memory that results arrive in; the fault word lies at its start.
+const VALUES_AT: usize = 64;
 
 /// The most of a grid's second and third dimensions.
 const GRID_MAX: usize = 65_535;
@@ -70,11 +79,23 @@ impl Met {
     }
 }
 
-/// A lowered stage. Fields are freed in order: kernels and memory before the stream.
+/// How a window's launches come to the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Queueing {
+    /// As one graph.
+    #[default]
+    Graphs,
+    /// One by one, as a chunk's: for tests, and for tools that look into a launch.
+    Launches,
+}
+
+/// A lowered stage. Fields are freed in order: graphs, kernels and memory before the stream.
 pub struct CudaExec {
     card: CardId,
     program: Arc<Program>,
     launches: Arc<Launches>,
+    queueing: Queueing,
+    graphs: Graphs<Graph>,
     kernels: StageKernels,
     weights: Weights,
     /// One for each state of the stage.
@@ -84,12 +105,28 @@ pub struct CudaExec {
     kv: KvFormat,
     buffers: Buffers,
     block: Block,
+    angles: Angles,
+    context_pages: usize,
+    /// Of the next batch.
+    hand_off: HandOff,
     input: PinnedMemory,
+    /// The fault word, and behind it the rows or logits of a batch as far as they have room.
+    results: PinnedMemory,
+    /// Before the first and behind the last launch of a batch.
+    begun: Event,
+    ended: Event,
     /// Passed when a layer has run.
     layers_done: Vec<Event>,
     /// Where the residual rows of the running batch are.
     residual: Rows,
     stream: Stream,
+}
+
+/// A batch that was queued and is to be finished.
+#[must_use]
+struct Started {
+    /// What leaves the stage, dense.
+    made: Rows,
 }
 
 /// What the steps of one batch share.
@@ -98,13 +135,6 @@ struct Run<'a> {
     n: usize,
     batch: &'a Batch,
     places: Places,
-}
-
-impl Run<'_> {
-    /// The last position of all rows.
-    fn position_max(&self) -> usize {
-        self.batch.rows.iter().map(|r| r.position as usize).max().unwrap_or(0)
-    }
 }
 
 impl CudaExec {
@@ -144,6 +174,14 @@ impl CudaExec {
         let block = Block::new(memory.context, buffers.block).map_err(failed)?;
         let input_bytes = (sizes.residual * settings.batch_rows_max) as u64;
         let input = PinnedMemory::new(memory.context, input_bytes).map_err(failed)?;
+        // Logits of more rows than a window's are fetched without it.
+        let made_bytes = match buffers.head {
+            Some(_) => (sizes.vocab * settings.logits_rows_max.min(WINDOW_ROWS_MAX)) as u64,
+            None => input_bytes,
+        };
+        let results = PinnedMemory::new(memory.context, VALUES_AT as u64 + made_bytes).map_err(failed)?;
+        let [begun, ended] = [Event::timed(memory.context), Event::timed(memory.context)];
+        let angles = Angles::new(program.clone(), |id| weights.divisors(id).to_vec());
         let event = |_| Event::new(memory.context).map_err(failed);
         let layers_done = (0..LAYERS_AHEAD).map(event).collect::<Result<_, _>>()?;
         let residual = buffers.rows[program.residual.0];
@@ -152,6 +190,8 @@ impl CudaExec {
             card,
             program,
             launches,
+            queueing: Queueing::default(),
+            graphs: Graphs::new(),
             kernels,
             weights,
             pools,
@@ -160,62 +200,122 @@ impl CudaExec {
             kv: settings.kv,
             buffers,
             block,
+            angles,
+            context_pages: settings.context.div_ceil(PAGE_POSITIONS),
+            hand_off: HandOff::default(),
             input,
+            results,
+            begun: begun.map_err(failed)?,
+            ended: ended.map_err(failed)?,
             layers_done,
             residual,
             stream,
         })
     }
 
-    fn run_batch(
-        &mut self,
-        batch: &Batch,
-        pages: &PageTables,
-        input: &[f32],
-        output: &mut [f32],
-    ) -> Result<(), CardError> {
-        let card = self.card;
-        let failed = |e: CudaError| e.on(card);
-        let (n, width) = (batch.rows.len(), self.program.rows[self.program.residual.0].width);
-        assert!(n <= self.buffers.rows_max, "a batch of {n} rows, at most {}", self.buffers.rows_max);
-        self.stream.bind().map_err(failed)?;
-        let sent = self.block.send(&self.stream, &batch.rows, pages, &self.program, &self.weights);
-        let places = sent.map_err(failed)?;
-        self.residual = self.buffers.rows[self.program.residual.0];
-        let launches = self.launches.clone();
-        if launches.front.is_empty() {
-            assert_eq!(input.len(), n * width, "input rows");
-            let room = self.input.bytes_mut().map_err(failed)?;
-            for (to, value) in room.chunks_exact_mut(4).zip(input) {
-                to.copy_from_slice(&value.to_le_bytes());
-            }
-            let bytes = 4 * input.len() as u64;
-            self.stream.upload(&mut self.input, bytes, self.residual.at).map_err(failed)?;
-        }
-        let run = Run { n, batch, places };
-        let made = self.run_launches(&launches, &run).map_err(failed)?;
-        self.stream.download(made.at, output).map_err(failed)?;
-        let mut fault = [0u32];
-        self.stream.download(run.places.fault, &mut fault).map_err(failed)?;
-        if fault[0] == 0 || batch.interest.is_lost() {
-            return Ok(());
-        }
-        let (op, layer) = Met::of_fault(fault[0]);
-        Err(CardError::NotFinite { card, op, layer })
+    /// How windows are queued from now on.
+    pub(super) fn queue_by(&mut self, queueing: Queueing) {
+        self.queueing = queueing;
     }
 
-    /// Queues everything; gives the rows that leave the stage.
+    /// Queues a batch. A window is queued without waiting for the card.
+    fn start(&mut self, batch: &Batch, pages: &PageTables, input: &[f32]) -> Result<Started, CudaError> {
+        let (n, width) = (batch.rows.len(), self.program.rows[self.program.residual.0].width);
+        assert!(n <= self.buffers.rows_max, "a batch of {n} rows, at most {}", self.buffers.rows_max);
+        self.stream.bind()?;
+        let states = States::of(&batch.rows);
+        let shape = Shape::of(batch, &states, self.buffers.head.is_some(), self.context_pages);
+        let places = self.block.fill(batch, (&shape, &states), pages, self.hand_off, &mut self.angles)?;
+        if self.takes_rows() {
+            assert_eq!(input.len(), n * width, "input rows");
+            self.input.values_mut(0, input.len())?.copy_from_slice(input);
+        }
+        self.begun.record(&self.stream)?;
+        let run = Run { n, batch, places };
+        if batch.kind() == BatchKind::Window && self.queueing == Queueing::Graphs {
+            let mut graph = match self.graphs.take(&shape) {
+                Some(graph) => graph,
+                None => self.stream.clone().record(|| self.queue_batch(&run))?,
+            };
+            let launched = graph.launch(&mut [&mut self.block.pinned, &mut self.input, &mut self.results]);
+            self.graphs.keep(shape, graph);
+            launched?;
+        } else {
+            self.queue_batch(&run)?;
+        }
+        self.ended.record(&self.stream)?;
+        Ok(Started { made: self.leaving() })
+    }
+
+    /// Waits until the card has run a batch, and takes what it made: the card's nanoseconds.
+    fn finish(
+        &mut self,
+        started: Started,
+        batch: &Batch,
+        output: &mut [f32],
+    ) -> Result<Option<u64>, CardError> {
+        let card = self.card;
+        let failed = |e: CudaError| e.on(card);
+        // What the next batch asks for, most likely, while this one runs.
+        let rows = batch.rows.len() as u32;
+        batch.rows.iter().for_each(|row| self.angles.prepare(row.position + rows));
+        self.ended.wait().map_err(failed)?;
+        let device_ns = self.ended.ns_since(&self.begun);
+        let fault = self.results.values_mut::<u32>(0, 1).map_err(failed)?[0];
+        if fault != 0 && !batch.interest.is_lost() {
+            let (op, layer) = Met::of_fault(fault);
+            return Err(CardError::NotFinite { card, op, layer });
+        }
+        if self.has_room(output.len()) {
+            let values = self.results.values_mut(VALUES_AT, output.len()).map_err(failed)?;
+            output.copy_from_slice(values);
+        } else {
+            self.stream.download(started.made.at, output).map_err(failed)?;
+        }
+        Ok(device_ns)
+    }
+
+    /// Whether rows of the stage before arrive here.
+    fn takes_rows(&self) -> bool {
+        self.launches.front.is_empty()
+    }
+
+    /// Whether results of so many values are fetched with the batch.
+    fn has_room(&self, values: usize) -> bool {
+        (VALUES_AT + 4 * values) as u64 <= self.results.bytes()
+    }
+
+    /// Queues all that the card does for a batch: what arrives, the steps, what is fetched.
+    fn queue_batch(&mut self, run: &Run<'_>) -> Result<(), CudaError> {
+        self.residual = self.buffers.rows[self.program.residual.0];
+        self.block.send(&self.stream)?;
+        let width = self.program.rows[self.program.residual.0].width;
+        if self.takes_rows() {
+            self.stream.upload(&mut self.input, (4 * run.n * width) as u64, self.residual.at)?;
+        }
+        let launches = self.launches.clone();
+        let made = self.run_launches(&launches, run)?;
+        let values = match self.buffers.head {
+            Some(_) => run.batch.logits_rows() * self.program.facts.vocab,
+            None => run.n * width,
+        };
+        if self.has_room(values) {
+            self.stream.fetch(made.at.part(0, 4 * values as u64), &mut self.results, VALUES_AT as u64)?;
+        }
+        self.stream.fetch(run.places.fault, &mut self.results, 0)
+    }
+
+    /// Queues the launches; gives the rows that leave the stage.
     fn run_launches(&mut self, launches: &Launches, run: &Run<'_>) -> Result<Rows, CudaError> {
         let first = launches.layers.first().map_or(0, |l| l.layer);
         self.queue(&launches.front, run, first)?;
         let is_chunk = run.batch.kind() == BatchKind::Chunk;
         for (at, layer) in launches.layers.iter().enumerate() {
-            if run.batch.interest.is_lost() {
+            if is_chunk && run.batch.interest.is_lost() {
                 return Ok(self.leaving());
             }
-            let done = &self.layers_done[at % LAYERS_AHEAD];
             if is_chunk && at >= LAYERS_AHEAD {
-                done.wait()?;
+                self.layers_done[at % LAYERS_AHEAD].wait()?;
             }
             self.queue(&layer.launches, run, layer.layer)?;
             if is_chunk {
@@ -267,8 +367,9 @@ impl StageExec for CudaExec {
         output: &mut [f32],
     ) -> Result<RunStamp, CardError> {
         let start = Instant::now();
-        self.run_batch(batch, pages, input, output)?;
-        Ok(RunStamp { busy_ns: start.elapsed().as_nanos() as u64 })
+        let started = self.start(batch, pages, input).map_err(|e| e.on(self.card))?;
+        let device_ns = self.finish(started, batch, output)?;
+        Ok(RunStamp { busy_ns: start.elapsed().as_nanos() as u64, device_ns })
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {

@@ -14,7 +14,6 @@ use crate::device::cuda::driver::{Kernel, Span};
 use crate::device::lower::{Mixture, RowOp, Target};
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::PAGE_POSITIONS;
-use crate::model::footprint::gpu::SPAN_POSITIONS;
 use crate::model::program::{Product, RopeId, RopePairing, View, WeightId};
 
 /// Blocks of eight heads from which on these are fewer, and enough to fill a card.
@@ -198,8 +197,10 @@ impl CudaExec {
         }
         let pool = &self.pools[state];
         let row_bytes = self.kv.row_bytes(pool.key_width) + self.kv.row_bytes(pool.value_width);
-        let tiles = run.position_max() / PAGE_POSITIONS + 1;
-        tiles.min(AHEAD_BYTES / (run.n * pool.heads * PAGE_POSITIONS * row_bytes))
+        run.places
+            .standing
+            .pages_per_state
+            .min(AHEAD_BYTES / (run.n * pool.heads * PAGE_POSITIONS * row_bytes))
     }
 
     /// Windows by tiles, chunks by spans; as many rows at a time as the work's memory has room for.
@@ -208,9 +209,8 @@ impl CudaExec {
         let (queries, outputs) = (self.dense(a.q), self.dense(a.out));
         let (heads, width) = (a.q.count, a.out.len());
         let by_tiles = a.by_tiles && run.batch.kind() == BatchKind::Window;
-        let part_positions = if by_tiles { PAGE_POSITIONS } else { SPAN_POSITIONS };
         let part_bytes = 4 * heads * (pool.value_width + 2);
-        let parts = run.position_max() / part_positions + 1;
+        let parts = if by_tiles { run.places.standing.pages_per_state } else { run.places.spans };
         let rows_max = (self.buffers.work.bytes() as usize / (part_bytes * parts)).max(1);
         let fault = self.fault(run, Met::Input, layer);
         for first in (0..run.n).step_by(rows_max) {
