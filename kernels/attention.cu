@@ -10,6 +10,7 @@
 //          merge left to right inside their span, spans left to right; the first is taken as it is
 // moves    each stored key and value up to the row's position once for every query head
 // twin     src/device/cpu/plain/{attention,stored}.rs, equal bit for bit
+#include "device/copies.cuh"
 #include "device/functions.cuh"
 #include "device/images.cuh"
 #include "device/reduce.cuh"
@@ -603,7 +604,7 @@ DEVICE void copy_floats(f32* near, const f32* from, i32 count, i32 all) {
     const bool is_aligned = (u64) from % 16 == 0;
     for (i32 i = 4 * (i32) threadIdx.x; i < all; i += 4 * TILE_BLOCK) {
         if (is_aligned || i >= count) {
-            copy_ahead(near + i, i < count ? from + i : from - (u64) from % 16 / 4, i < count);
+            start_copy((u8*)(near + i), (const u8*)(i < count ? from + i : from - (u64) from % 16 / 4), i < count ? 16 : 0);
         } else {
             for (i32 j = i; j < i + 4; j++) near[j] = from[j];
         }
@@ -665,13 +666,13 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
         const i32 key = thread / (TILE_BLOCK / TILE_POSITIONS);
         if (key < count) {
             for (i32 i = 16 * (thread % (TILE_BLOCK / TILE_POSITIONS)); i < key_bytes; i += 16 * TILE_BLOCK / TILE_POSITIONS)
-                copy_ahead(near_keys + key * near_key_bytes + i, keys + key * key_bytes + i, true);
+                start_copy(near_keys + key * near_key_bytes + i, keys + key * key_bytes + i, 16);
         }
     } else if (is_key_near) {
-        for (i32 i = 16 * thread; i < count * key_bytes; i += 16 * TILE_BLOCK) copy_ahead(near_keys + i, keys + i, true);
+        for (i32 i = 16 * thread; i < count * key_bytes; i += 16 * TILE_BLOCK) start_copy(near_keys + i, keys + i, 16);
     }
     if (is_near) {
-        for (i32 i = 16 * thread; i < count * value_bytes; i += 16 * TILE_BLOCK) copy_ahead(near + i, values + i, true);
+        for (i32 i = 16 * thread; i < count * value_bytes; i += 16 * TILE_BLOCK) start_copy(near + i, values + i, 16);
     }
 
     // Scores. Slots without a key repeat the last.
@@ -686,7 +687,8 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
         stored[k] = is_key_near ? near_keys + there * near_key_bytes : keys + there * key_bytes;
     }
     f32 part[HEADS * KEYS][EIGHT] = {};
-    copies_done();
+    close_copies();
+    wait_copies<0>();
     __syncthreads();
     const i32 first = thread % KEY_LANES * EIGHT;
     if (key_width % (STRIDES * SHORT_LANES) == 0) {

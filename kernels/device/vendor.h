@@ -92,23 +92,6 @@ DEVICE void let_next_start() {
 #endif
 }
 
-// Copies 16 bytes from global to shared memory, or writes zeros there; both addresses are multiples of 16. It has
-// happened after `copies_done` of the same thread; others see it after a barrier behind that.
-DEVICE void copy_ahead(void* shared, const void* global, bool present) {
-#if __CUDA_ARCH__ >= 800
-    const u32 to = (u32) __cvta_generic_to_shared(shared);
-    const i32 bytes = present ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(global), "r"(bytes) : "memory");
-#else
-    *(Words4*) shared = present ? *(const Words4*) global : Words4{};
-#endif
-}
-DEVICE void copies_done() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" : : : "memory");
-#endif
-}
-
 // Writes `value` where 0 stands.
 DEVICE void set_once(u32* place, u32 value) { atomicCAS(place, 0u, value); }
 

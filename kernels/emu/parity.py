@@ -266,6 +266,7 @@ SECTIONS = [
     products.check_tables,
     products.check_products,
     products.check_float_products,
+    products.check_windows,
 ]
 
 

@@ -83,15 +83,6 @@ inline f32 f16_f32(u16 v) { return _cvtsh_ss(v); }
 inline u16 f32_f16(f32 v) { return _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline i32 f32_i32_even(f32 v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
 
-inline void copy_ahead(void* shared, const void* global, bool present) {
-    if (present) {
-        memcpy(shared, global, 16);
-    } else {
-        memset(shared, 0, 16);
-    }
-}
-inline void copies_done() {}
-
 constexpr i32 LINE_BYTES = 128;
 inline void prefetch(const void*) {}
 

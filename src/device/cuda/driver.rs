@@ -23,7 +23,7 @@ use self::graph::Recording;
 use super::CudaError;
 
 /// The most arguments of a kernel.
-const ARGUMENTS_MAX: usize = 28;
+const ARGUMENTS_MAX: usize = 34;
 
 /// A result of the driver with the call's name.
 fn checked(call: &'static str, status: sys::CUresult) -> Result<(), CudaError> {

@@ -17,12 +17,19 @@ use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::KvFormat;
 
+/// Of products with images: three matrices, images, what is added, experts, rows of floats.
+#[rustfmt::skip]
+const WINDOW: &[Parameter] = &[
+    P, P, P, P, P, P, I, I, I, I, I, I, P, P, P, P, P, P, I, I,
+    P, P, I, I, P, I, P, L, I, I, P, I, P, U,
+];
+
 /// Parameters of each kernel, or family of kernels up to the name of a type: unit, name, parameters.
 const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&FORMATS, "embed_", &[P, P, P, I, I, I]),
-    (&FORMATS, "product_", &[P, P, P, P, I, I, I, I, P, P]),
+    (&FORMATS, "window_", WINDOW),
+    (&FORMATS, "window_wide_", WINDOW),
     (&FORMATS, "product_float_", &[P, P, I, P, I, I, I, I, P, P]),
-    (&FORMATS, "expert_product_", &[P, L, P, I, I, P, P, P, I, I, I, P, I]),
     (&FORMATS, "expert_product_float_", &[P, L, P, I, I, P, I, P, I, I, I, P, I]),
     (&ROWS, "rms_norm", &[P, I, I, P, I, I, P, I, I, F, I]),
     (&ROWS, "quantise_a32", &[P, I, P, P, I, I, P, U]),
@@ -164,7 +171,7 @@ mod tests {
     use super::*;
 
     /// Names of the kernels of a source, with what stands between their parentheses. A macro's kernel has the name of
-    /// the family (`product_##T`), or is called NAME and named by the macro's uses.
+    /// the family (`embed_##T`), or is called NAME and named by the macro's uses.
     fn kernels(text: &str) -> Vec<(String, String)> {
         let mut found = Vec::new();
         for (at, _) in text.match_indices("extern \"C\" __global__") {
@@ -183,10 +190,10 @@ mod tests {
             }
             let (head, _) = text[..at].rsplit_once("(NAME,").unwrap();
             let makro = head.rsplit_once("#define ").unwrap().1;
-            let uses = text.lines().filter_map(|l| l.strip_prefix(makro)?.strip_prefix('('));
+            let uses = text.lines().filter_map(|l| l.trim_start().strip_prefix(makro)?.strip_prefix('('));
             for name in uses.map(|u| u.split(',').next().unwrap()) {
-                let family = ["_f32", "_f16", "_q8_0"].iter().find_map(|f| name.strip_suffix(f)).unwrap();
-                found.push((format!("{family}_"), parameters.to_owned()));
+                let family = ["f32", "f16", "q8_0", "##T"].iter().find_map(|f| name.strip_suffix(f)).unwrap();
+                found.push((family.to_owned(), parameters.to_owned()));
             }
         }
         found

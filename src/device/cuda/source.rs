@@ -35,9 +35,11 @@ pub const ROWS: Unit = Unit { name: "rows.cu", text: text!("rows.cu") };
 pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.cu") };
 
 headers! {
+    "device/copies.cuh",
     "device/functions.cuh",
     "device/image.cuh",
     "device/images.cuh",
+    "device/mma_int8.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",
     "device/types.h",
@@ -69,6 +71,7 @@ headers! {
     "formats/q5_k.cuh",
     "formats/q6_k.cuh",
     "formats/q8_0.cuh",
+    "formats/tile.cuh",
     "formats/tq1_0.cuh",
     "formats/tq2_0.cuh",
 }

@@ -238,8 +238,9 @@ impl Launch {
                     t.writes.push(target.out);
                 }
             }
-            Launch::ProductAdd { x, target, to } => {
-                input(&mut t, *x, target.image);
+            Launch::ProductAdd { x, target, to, own } => {
+                input(&mut t, *x, target.image.filter(|_| !own));
+                t.images_made.extend(target.image.filter(|_| *own).map(|kind| (kind, *x)));
                 t.reads.push(*to);
                 t.writes.extend([target.out, *to]);
             }
@@ -289,6 +290,7 @@ impl Fusing<'_> {
         fuse_images(&mut launches);
         self.leave_sums(&mut launches);
         self.fuse_adds(&mut launches);
+        own_images(&mut launches);
         self.leave_floats(&mut launches);
         launches
     }
@@ -483,7 +485,7 @@ impl Fusing<'_> {
                         && to.row != x.row
                         && !is_read_after(self.program.residual, launches, at, *y) =>
                 {
-                    Some(Launch::ProductAdd { x: *x, target: targets[0].clone(), to: *to })
+                    Some(Launch::ProductAdd { x: *x, target: targets[0].clone(), to: *to, own: false })
                 }
                 (before, Launch::Norm(norm)) if norm.added.is_none() => added_to(before, norm.x)
                     .map(|added| Launch::Norm(Norm { added: Some(added), ..norm.clone() })),
@@ -546,6 +548,32 @@ fn fuse_images(launches: &mut Vec<Launch>) {
                 launches.remove(at);
             }
             None => at += 1,
+        }
+    }
+}
+
+/// Images that are read once, by the product that adds, become its own.
+fn own_images(launches: &mut Vec<Launch>) {
+    let mut at = 1;
+    while at < launches.len() {
+        let (before, rest) = launches.split_at_mut(at);
+        let (
+            Some(Launch::Row(RowOp::Image { x, kind })),
+            Some((Launch::ProductAdd { x: of, target, own, .. }, after)),
+        ) = (before.last(), rest.split_first_mut())
+        else {
+            at += 1;
+            continue;
+        };
+        let is_read_again = after
+            .iter()
+            .take_while(|l| !l.touched().images_made.iter().any(|(made, _)| made == kind))
+            .any(|l| l.touched().images_read.contains(kind));
+        if same_span(*x, *of) && target.image == Some(*kind) && !is_read_again {
+            *own = true;
+            launches.remove(at - 1);
+        } else {
+            at += 1;
         }
     }
 }
@@ -621,7 +649,7 @@ mod tests {
             Launch::Append { .. } => "append".to_owned(),
             Launch::Attend(a) => format!("attend{}{}", image(a.images), floats(a.floats)),
             Launch::Products { targets, .. } => format!("products:{}", targets.len()),
-            Launch::ProductAdd { .. } => "product+add".to_owned(),
+            Launch::ProductAdd { own, .. } => if *own { "own+product+add" } else { "product+add" }.to_owned(),
             Launch::GateUp { .. } => "gate+up".to_owned(),
             Launch::Experts { summed, .. } => if *summed { "experts+sum" } else { "experts" }.to_owned(),
             Launch::AddExperts { .. } => "sum+add".to_owned(),
@@ -650,7 +678,7 @@ mod tests {
     }
 
     const LLAMA: &str =
-        "norm+A256 products:3 heads:0+rope attend+A256 product+add norm+A256 gate+up image product+add";
+        "norm+A256 products:3 heads:0+rope attend+A256 product+add norm+A256 gate+up own+product+add";
 
     /// A llama whose matrices are all of one type.
     fn llama() -> Program {
@@ -662,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dense_layer_is_nine_launches() {
+    fn a_dense_layer_is_eight_launches() {
         let (layers, tail) = shown(llama(), Activations::Int8);
         assert_eq!(layers, [LLAMA; 4]);
         assert_eq!(tail, "norm+A256 head");
@@ -687,7 +715,7 @@ mod tests {
         set_type(&mut p, "ffn_up", TensorType::Q8_0);
         let (layers, _) = shown(p, Activations::Int8);
         let layer = "norm+A32+A256 products:3 heads:0+rope attend+A256 product+add \
-                     norm+A32+A256 products:2 swiglu image product+add";
+                     norm+A32+A256 products:2 swiglu own+product+add";
         assert_eq!(layers, [layer; 4]);
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a weight has the kernels of its type and use, and no others. Does not know: batches.
 
+use super::launch::Window;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Kernel;
 use crate::device::cuda::kernels::Kernels;
@@ -14,7 +15,10 @@ use crate::model::program::{WeightDecl, WeightId, WeightUse};
 #[derive(Clone, Debug, Default)]
 pub(super) struct OfWeight {
     pub(super) embed: Option<Kernel>,
+    /// With rows of floats.
     pub(super) product: Option<Kernel>,
+    /// With images.
+    pub(super) window: Option<Window>,
 }
 
 /// All kernels of a stage.
@@ -54,22 +58,23 @@ impl StageKernels {
             }
             let embed = || all.for_type("embed_", decl.ty).map(Some);
             let has_image = image_of(decl.ty, activations).is_some();
-            let product = || {
-                let family = match (decl.usage, has_image) {
-                    (WeightUse::Experts, true) => "expert_product_",
-                    (WeightUse::Experts, false) => "expert_product_float_",
-                    (_, true) => "product_",
-                    (_, false) => "product_float_",
-                };
-                all.for_type(family, decl.ty).map(Some)
+            let products = || -> Result<OfWeight, CudaError> {
+                if has_image {
+                    let narrow = all.for_type("window_", decl.ty)?;
+                    let wide = all.for_type("window_wide_", decl.ty)?;
+                    return Ok(OfWeight { window: Some(Window { narrow, wide }), ..OfWeight::default() });
+                }
+                let experts = decl.usage == WeightUse::Experts;
+                let family = if experts { "expert_product_float_" } else { "product_float_" };
+                Ok(OfWeight { product: Some(all.for_type(family, decl.ty)?), ..OfWeight::default() })
             };
             Ok(match decl.usage {
                 WeightUse::Vector => OfWeight::default(),
-                WeightUse::Table => OfWeight { embed: embed()?, product: None },
-                WeightUse::Matrix | WeightUse::Experts => OfWeight { embed: None, product: product()? },
+                WeightUse::Table => OfWeight { embed: embed()?, ..OfWeight::default() },
+                WeightUse::Matrix | WeightUse::Experts => products()?,
                 WeightUse::TiedTable => OfWeight {
                     embed: if stage.embeds() { embed()? } else { None },
-                    product: if stage.heads() { product()? } else { None },
+                    ..if stage.heads() { products()? } else { OfWeight::default() }
                 },
             })
         };
@@ -108,7 +113,13 @@ impl StageKernels {
         self.weights[id.0].embed.as_ref().expect("invariant: an op embeds from tables of its stage only")
     }
 
-    /// Multiplies with a matrix.
+    /// Multiplies a matrix with images.
+    pub(super) fn window(&self, id: WeightId) -> &Window {
+        let window = self.weights[id.0].window.as_ref();
+        window.expect("invariant: an op multiplies with matrices of its stage only")
+    }
+
+    /// Multiplies a matrix with floats.
     pub(super) fn product(&self, id: WeightId) -> &Kernel {
         self.weights[id.0]
             .product

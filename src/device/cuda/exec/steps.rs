@@ -19,6 +19,9 @@ use crate::model::program::{Product, RopeId, RopePairing, View, WeightId};
 /// Blocks of eight heads from which on these are fewer, and enough to fill a card.
 const WIDE_BLOCKS_MIN: usize = 96;
 
+/// Rows whose images every block of a product makes again rather than one launch before it.
+const OWN_ROWS_MAX: usize = 2;
+
 /// Bytes of keys and values that are brought nearer while heads are placed.
 const AHEAD_BYTES: usize = 24 << 20;
 
@@ -37,15 +40,17 @@ impl CudaExec {
                 launch::append(&self.stream, &self.kernels.append, rows, standing, pool, run.n, fault)
             }
             Launch::Attend(attend) => self.attend(attend, run, layer),
-            Launch::Products { x, targets } => targets.iter().try_for_each(|t| self.product(*x, t, run.n)),
-            Launch::ProductAdd { x, target, to } => {
-                self.product(*x, target, run.n)?;
-                self.row_op(&RowOp::Add { x: *to, y: target.out }, run, layer)
+            Launch::Products { x, targets } => self.products(*x, targets, run.n),
+            Launch::ProductAdd { x, target, to, own } => {
+                self.product_add((*x, *own), target, self.dense(*to), run, layer)
             }
             Launch::GateUp { x, gate, up } => {
-                self.product(*x, gate, run.n)?;
-                self.product(*x, up, run.n)?;
-                self.row_op(&RowOp::SwiGlu { gate: gate.out, up: up.out }, run, layer)
+                let Input::Image(image) = self.input(*x, gate.image) else {
+                    panic!("gate and up read an image of {x:?}");
+                };
+                let (window, out) = (self.kernels.window(gate.product.weight), self.dense(gate.out));
+                let matrices = [&gate.product, &up.product].map(|p| self.matrix(p));
+                launch::gate_up(&self.stream, window, matrices, image, out, run.n)
             }
             Launch::Experts { mixture, summed } => {
                 self.experts(mixture, run, layer)?;
@@ -55,15 +60,7 @@ impl CudaExec {
             Launch::Head { x, weight, image } => {
                 let head = self.buffers.head.expect("invariant: a stage with a head has its places");
                 let product = Product { weight: *weight, scale: None, bias: None };
-                let (matrix, input) = (self.matrix(&product), self.input(*x, *image));
-                launch::product(
-                    &self.stream,
-                    self.kernels.product(*weight),
-                    &matrix,
-                    input,
-                    head.logits,
-                    run.n,
-                )
+                self.product_of(&product, self.input(*x, *image), head.logits, run.n)
             }
         }
     }
@@ -141,10 +138,62 @@ impl CudaExec {
         Matrix { at: self.weights.place(product.weight), rows: decl.rows, cols: decl.cols, scale, bias }
     }
 
-    fn product(&self, x: View, target: &Target, n: usize) -> Queued {
-        let (matrix, input) = (self.matrix(&target.product), self.input(x, target.image));
-        let kernel = self.kernels.product(target.product.weight);
-        launch::product(&self.stream, kernel, &matrix, input, self.dense(target.out), n)
+    /// Neighbours of one type share a launch.
+    fn products(&self, x: View, targets: &[Target], n: usize) -> Queued {
+        let form = |t: &Target| (self.program.weight(t.product.weight).ty, t.image);
+        for same in targets.chunk_by(|a, b| form(a) == form(b)) {
+            match self.input(x, same[0].image) {
+                Input::Image(image) => {
+                    let window = self.kernels.window(same[0].product.weight);
+                    for few in same.chunks(launch::TARGETS) {
+                        let matrices: Vec<_> =
+                            few.iter().map(|t| (self.matrix(&t.product), self.dense(t.out))).collect();
+                        launch::product_many(&self.stream, window, &matrices, image, None, n)?;
+                    }
+                }
+                floats => {
+                    for t in same {
+                        self.product_of(&t.product, floats, self.dense(t.out), n)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A product that is added to the rows of `to`; with an image of its own, few rows have that made by every block.
+    fn product_add(
+        &self,
+        (x, own): (View, bool),
+        target: &Target,
+        to: Rows,
+        run: &Run<'_>,
+        layer: usize,
+    ) -> Queued {
+        let kind = target.image.expect("invariant: products that add read images");
+        let (s, window) = (&self.stream, self.kernels.window(target.product.weight));
+        let matrix = self.matrix(&target.product);
+        if own && run.n <= OWN_ROWS_MAX && matrix.cols <= launch::OWN_COLS {
+            let input = (self.dense(x), self.fault(run, Met::Input, layer));
+            return launch::own_product(s, window, (matrix, to), input, Some(to), run.n);
+        }
+        if own {
+            self.row_op(&RowOp::Image { x, kind }, run, layer)?;
+        }
+        launch::product_many(s, window, &[(matrix, to)], self.buffers.image(kind), Some(to), run.n)
+    }
+
+    fn product_of(&self, product: &Product, x: Input, out: Rows, n: usize) -> Queued {
+        let (s, matrix) = (&self.stream, self.matrix(product));
+        match x {
+            Input::Image(image) => {
+                let window = self.kernels.window(product.weight);
+                launch::product_many(s, window, &[(matrix, out)], image, None, n)
+            }
+            Input::Floats(rows) => {
+                launch::product_float(s, self.kernels.product(product.weight), &matrix, rows, out, n)
+            }
+        }
     }
 
     /// The values of a rope, pairs of a piece, and whether halves pair.
@@ -264,22 +313,40 @@ impl CudaExec {
             let matrix = self.matrix(product);
             Experts { matrix, expert_bytes, scale_per_expert, ids, used, per_pair }
         };
-        for (side, out) in [(0, places.gate), (1, places.up)] {
-            let (e, x) = (experts(&m.products[side], false), self.input(m.x, m.images[side]));
-            launch::expert_product(s, kernels.product(m.products[side].weight), &e, x, out, pairs)?;
-        }
-        let (gate, up) = (Rows { at: places.gate, stride: f }, Rows { at: places.up, stride: f });
-        launch::pairwise(s, &kernels.swiglu, gate, up, f, pairs)?;
-        let inner = match m.images[2] {
-            Some(kind) => {
-                let fault = self.fault(run, Met::Inner, layer);
-                launch::quantise(s, kernels.quantise(kind), gate, places.image, f, pairs, fault)?;
-                Input::Image(places.image)
-            }
-            None => Input::Floats(gate),
+        let [gate, up, down] = &m.products;
+        let gate_rows = Rows { at: places.gate, stride: f };
+        let is_window = run.batch.kind() == BatchKind::Window;
+        let form = |p: &Product| {
+            let weight = self.program.weight(p.weight);
+            (weight.ty, weight.rows, weight.cols)
         };
-        let e = experts(&m.products[2], true);
-        launch::expert_product(s, kernels.product(m.products[2].weight), &e, inner, places.out, pairs)
+        match m.images[0] {
+            Some(kind) if is_window && form(gate) == form(up) => {
+                let both = [&experts(gate, false), &experts(up, false)];
+                let (window, image) = (kernels.window(gate.weight), self.buffers.image(kind));
+                launch::expert_gate_up(s, window, both, image, places.gate, pairs)?;
+            }
+            _ => {
+                for (side, out) in [(0, places.gate), (1, places.up)] {
+                    let (e, x) = (experts(&m.products[side], false), self.input(m.x, m.images[side]));
+                    self.expert_product(&m.products[side], &e, x, out, pairs)?;
+                }
+                let up_rows = Rows { at: places.up, stride: f };
+                launch::pairwise(s, &kernels.swiglu, gate_rows, up_rows, f, pairs)?;
+            }
+        }
+        let (e, fault) = (experts(down, true), self.fault(run, Met::Inner, layer));
+        match m.images[2] {
+            Some(_) if is_window && f <= launch::OWN_COLS => {
+                launch::expert_down(s, kernels.window(down.weight), &e, (gate_rows, fault), places.out, pairs)
+            }
+            Some(kind) => {
+                let kernel = kernels.quantise(kind);
+                launch::quantise(s, kernel, gate_rows, places.image, f, pairs, fault)?;
+                self.expert_product(down, &e, Input::Image(places.image), places.out, pairs)
+            }
+            None => self.expert_product(down, &e, Input::Floats(gate_rows), places.out, pairs),
+        }
     }
 
     /// Sums the experts' outputs of each row, or adds the sum.
@@ -288,5 +355,17 @@ impl CudaExec {
         let pairs = (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used);
         let out = (self.dense(to), is_added);
         launch::combine(&self.stream, &self.kernels.combine, pairs, out, to.len(), run.n)
+    }
+
+    fn expert_product(&self, product: &Product, e: &Experts, x: Input, out: Span, pairs: usize) -> Queued {
+        let (s, kernels) = (&self.stream, &self.kernels);
+        match x {
+            Input::Image(image) => {
+                launch::expert_product(s, kernels.window(product.weight), e, image, out, pairs)
+            }
+            Input::Floats(rows) => {
+                launch::expert_product_float(s, kernels.product(product.weight), e, rows, out, pairs)
+            }
+        }
     }
 }
