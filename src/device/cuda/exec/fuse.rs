@@ -86,11 +86,12 @@ pub(super) enum Launch {
         x: View,
         targets: Vec<Target>,
     },
-    /// One product whose result is added to a row.
+    /// One product whose result is added to a row. `own`: nothing else makes or reads its image.
     ProductAdd {
         x: View,
         target: Target,
         to: View,
+        own: bool,
     },
     /// `out = silu(gate(x)) * up(x)`; each target's `out` is where its product goes where they are made one by one.
     GateUp {
