@@ -40,6 +40,18 @@ DEVICE u32 lanes_where(bool condition) { return __ballot_sync(0xffffffffu, condi
 
 // Bits that are 1.
 DEVICE i32 count_bits(u32 bits) { return __popc(bits); }
+// The largest value of the warp, for every lane.
+DEVICE u32 warp_largest(u32 v) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, v);
+#else
+    for (i32 bit = WARP / 2; bit > 0; bit /= 2) {
+        const u32 other = shuffle_xor(v, bit);
+        v = other > v ? other : v;
+    }
+    return v;
+#endif
+}
 
 // All lanes of the warp arrive, and see what the others wrote to shared memory before.
 DEVICE void warp_barrier() { __syncwarp(0xffffffffu); }

@@ -56,6 +56,13 @@ inline u32 lanes_where(bool condition) {
     return bits;
 }
 inline i32 count_bits(u32 bits) { return __builtin_popcount(bits); }
+inline u32 warp_largest(u32 v) {
+    for (i32 bit = WARP / 2; bit > 0; bit /= 2) {
+        const u32 other = shuffle_xor(v, bit);
+        v = other > v ? other : v;
+    }
+    return v;
+}
 inline void warp_barrier() { emu_exchange(0, 0, emu::Meeting::Barrier); }
 
 inline i32 dp4a(u32 a, u32 b, i32 c) {

@@ -59,6 +59,7 @@ headers! {
     "device/functions.cuh",
     "device/hip.h",
     "device/image.cuh",
+    "device/images.cuh",
     "device/mma_int8.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",

@@ -7,7 +7,7 @@
 
 use super::{image_of, kept};
 use crate::gguf::formats::ImageKind;
-use crate::model::facts::{Activations, WINDOW_ROWS_MAX};
+use crate::model::facts::{Activations, PAGE_POSITIONS};
 use crate::model::program::{Op, Product, Program, StateKind};
 
 /// Positions of a span of attention (`docs/numerics.md`, Attention).
@@ -176,10 +176,11 @@ impl GpuSizes {
         kept(4) + words + kept(4 * kv_pages as u64) + angles
     }
 
-    /// What the spans of a row leave at the end of a context, for as many rows as run together.
+    /// What the spans of a row leave at the end of a context, for as many rows as run together; or what the tiles of a
+    /// row leave.
     pub fn attention_bytes(&self, context: usize, rows_max: usize) -> u64 {
         let spans = context.div_ceil(SPAN_POSITIONS).max(1);
-        let rows = rows_max.clamp(WINDOW_ROWS_MAX, ATTENTION_ROWS);
+        let rows = rows_max.clamp(SPAN_POSITIONS / PAGE_POSITIONS, ATTENTION_ROWS);
         kept((self.span * spans * rows) as u64)
     }
 

@@ -8,6 +8,7 @@
 mod angles;
 mod block;
 mod buffers;
+mod fuse;
 mod graphs;
 mod kernels;
 mod launch;
@@ -21,6 +22,7 @@ use std::time::Instant;
 use self::angles::Angles;
 use self::block::{Block, HandOff, Places, States};
 use self::buffers::Buffers;
+use self::fuse::{Launch, Launches};
 use self::graphs::{Graphs, Shape};
 use self::kernels::StageKernels;
 use self::launch::{Fault, Pool, Rows};
@@ -33,7 +35,7 @@ use super::links::side::{self, LinkKernels};
 use super::memory::{Arena, Memory};
 use super::weights::Weights;
 use crate::device::batch::{Batch, BatchKind, PageTables};
-use crate::device::lower::{Step, Steps};
+use crate::device::lower::Steps;
 use crate::device::{
     BesideExec, CardError, CardSlot, LoadProgress, RowsIn, RunStamp, StageExec, StageSettings,
 };
@@ -100,7 +102,7 @@ pub enum Queueing {
 pub struct CudaExec {
     card: CardId,
     program: Arc<Program>,
-    steps: Arc<Steps>,
+    launches: Arc<Launches>,
     queueing: Queueing,
     graphs: Graphs<Graph>,
     kernels: StageKernels,
@@ -109,6 +111,7 @@ pub struct CudaExec {
     pools: Vec<Pool>,
     pages: Arena,
     page_bytes: usize,
+    kv: KvFormat,
     buffers: Buffers,
     block: Block,
     angles: Angles,
@@ -144,6 +147,13 @@ struct Run<'a> {
     /// The turn in which rows leave.
     leaving: Option<CardSlot>,
     is_cancelled: &'a dyn Fn() -> bool,
+}
+
+impl Run<'_> {
+    /// Whether the kernels of windows serve its rows.
+    fn is_window(&self) -> bool {
+        self.n <= WINDOW_ROWS_MAX
+    }
 }
 
 impl CudaExec {
@@ -195,11 +205,11 @@ impl CudaExec {
         let event = |_| Event::new(memory.context).map_err(failed);
         let layers_done = (0..LAYERS_AHEAD).map(event).collect::<Result<_, _>>()?;
         let residual = buffers.rows[program.residual.0];
-        let steps = Arc::new(steps);
+        let launches = Arc::new(fuse::fuse(&program, &steps));
         Ok(CudaExec {
             card,
             program,
-            steps,
+            launches,
             queueing: Queueing::default(),
             graphs: Graphs::new(),
             kernels,
@@ -207,6 +217,7 @@ impl CudaExec {
             pools,
             pages,
             page_bytes,
+            kv: settings.kv,
             buffers,
             block,
             angles,
@@ -308,7 +319,7 @@ impl CudaExec {
 
     /// Whether rows of the stage before arrive here.
     fn takes_rows(&self) -> bool {
-        self.steps.front.is_empty()
+        self.launches.front.is_empty()
     }
 
     /// Whether results of so many values are fetched with the batch.
@@ -326,8 +337,8 @@ impl CudaExec {
         } else if self.takes_rows() {
             self.stream.upload(&mut self.input, (4 * run.n * width) as u64, self.residual.at)?;
         }
-        let steps = self.steps.clone();
-        let made = self.run_steps(&steps, run)?;
+        let launches = self.launches.clone();
+        let made = self.run_launches(&launches, run)?;
         if let Some(turn) = run.leaving {
             self.post_rows(run, turn, run.n * width)?;
             return self.stream.fetch(run.places.fault, &mut self.results, 0);
@@ -342,19 +353,19 @@ impl CudaExec {
         self.stream.fetch(run.places.fault, &mut self.results, 0)
     }
 
-    /// Queues the steps; gives the rows that leave the stage.
-    fn run_steps(&mut self, steps: &Steps, run: &Run<'_>) -> Result<Rows, CudaError> {
-        let first = steps.layers.first().map_or(0, |l| l.layer);
-        self.queue(&steps.front, run, first)?;
+    /// Queues the launches; gives the rows that leave the stage.
+    fn run_launches(&mut self, launches: &Launches, run: &Run<'_>) -> Result<Rows, CudaError> {
+        let first = launches.layers.first().map_or(0, |l| l.layer);
+        self.queue(&launches.front, run, first)?;
         let is_chunk = run.batch.kind() == BatchKind::Chunk;
-        for (at, layer) in steps.layers.iter().enumerate() {
+        for (at, layer) in launches.layers.iter().enumerate() {
             if is_chunk && run.batch.interest.is_lost() {
                 return Ok(self.leaving());
             }
             if is_chunk && at >= LAYERS_AHEAD {
                 self.wait_watched(&self.layers_done[at % LAYERS_AHEAD], run.is_cancelled)?;
             }
-            self.queue(&layer.steps, run, layer.layer)?;
+            self.queue(&layer.launches, run, layer.layer)?;
             if is_chunk {
                 self.layers_done[at % LAYERS_AHEAD].record(&self.stream)?;
             }
@@ -364,8 +375,8 @@ impl CudaExec {
             if wanted > 0 {
                 self.gather_wanted(run, head.wanted, wanted)?;
                 let tail = Run { n: wanted, places: run.places.clone(), ..*run };
-                let last = steps.layers.last().map_or(0, |l| l.layer);
-                self.queue(&steps.tail, &tail, last)?;
+                let last = launches.layers.last().map_or(0, |l| l.layer);
+                self.queue(&launches.tail, &tail, last)?;
             }
         }
         Ok(self.leaving())
@@ -386,8 +397,8 @@ impl CudaExec {
         Ok(())
     }
 
-    fn queue(&mut self, steps: &[Step], run: &Run<'_>, layer: usize) -> Result<(), CudaError> {
-        steps.iter().try_for_each(|step| self.step(step, run, layer))
+    fn queue(&mut self, launches: &[Launch], run: &Run<'_>, layer: usize) -> Result<(), CudaError> {
+        launches.iter().try_for_each(|launch| self.launch(launch, run, layer))
     }
 
     fn fault(&self, run: &Run<'_>, met: Met, layer: usize) -> Fault {
