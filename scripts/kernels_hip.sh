@@ -2,8 +2,8 @@
 # Every kernel source through clang for AMD cards; needs no card and nothing of ROCm.
 #
 # Needs clang-19 and lld-19 (Debian's packages) and the C++ library's headers; fails without them. Fails on an error, a
-# warning, a missing kernel, a spilled register or scratch memory. Arguments go to tools/hip_check.py (--verbose prints
-# what the compiler reports of each kernel).
+# warning, a missing kernel, a spilled register, or scratch memory beyond the bounds in tools/hip_check.py. Arguments go
+# there (--verbose prints what the compiler reports of each kernel).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

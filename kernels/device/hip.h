@@ -90,10 +90,18 @@ template <class T> DEVICE T shuffle_down(T v, i32 distance) {
     return hip_from(v, (own & (WARP - 1)) + (u32) distance < WARP ? own + (u32) distance : own);
 }
 
-DEVICE u32 lanes_where(bool condition) {
-    const u64 wave = __builtin_amdgcn_ballot_w64(condition);
-    return (u32) (wave >> (hip_wave_lane() & ~(u32) (WARP - 1)));
+DEVICE u32 warp_largest(u32 v) {
+    for (i32 bit = WARP / 2; bit > 0; bit /= 2) {
+        const u32 other = shuffle_xor(v, bit);
+        v = other > v ? other : v;
+    }
+    return v;
 }
+
+DEVICE u32 lanes_where(bool condition) {
+    return (u32) (__builtin_amdgcn_ballot_w64(condition) >> (hip_wave_lane() & WARP));
+}
+DEVICE bool warp_any(bool own) { return lanes_where(own) != 0; }
 
 // ---- numbers
 
@@ -101,11 +109,18 @@ DEVICE i32 count_bits(u32 bits) { return __builtin_popcount(bits); }
 
 DEVICE f32 fmaf(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 DEVICE f32 sqrtf(f32 v) { return __builtin_sqrtf(v); }
+DEVICE f32 fmaxf(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
 
 DEVICE u32 f32_bits(f32 v) { return __builtin_bit_cast(u32, v); }
 DEVICE f32 bits_f32(u32 v) { return __builtin_bit_cast(f32, v); }
 DEVICE f32 f16_f32(u16 v) { return (f32) __builtin_bit_cast(_Float16, v); }
 DEVICE u16 f32_f16(f32 v) { return __builtin_bit_cast(u16, (_Float16) v); }
+DEVICE u32 f32_f16x2(f32 low, f32 high) { return (u32) f32_f16(low) | (u32) f32_f16(high) << 16; }
+DEVICE i32 count_bits(u32 bits) { return __builtin_popcount(bits); }
+DEVICE i32 hidden(i32 v) {
+    asm volatile("" : "+v"(v));
+    return v;
+}
 DEVICE i32 f32_i32_even(f32 v) { return (i32) __builtin_rintf(v); }
 
 DEVICE i32 dp4a(u32 a, u32 b, i32 c) {
@@ -141,12 +156,87 @@ DEVICE void prefetch(const void*) {}
 DEVICE void wait_for_previous() {}
 DEVICE void let_next_start() {}
 
+// Copies are made at once.
+DEVICE void copy_ahead(void* shared, const void* global, bool present) {
+    *(Words4*) shared = present ? *(const Words4*) global : Words4{};
+}
+DEVICE void copies_done() {}
+
 DEVICE void add_one(u32* place) {
     __hip_atomic_fetch_add(place, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
-
+DEVICE u32 count_around(u32* place, u32 limit) {
+    return __builtin_amdgcn_atomic_inc32(place, limit, __ATOMIC_RELAXED, "agent");
+}
 DEVICE void set_once(u32* place, u32 value) {
     u32 zero = 0;
     __hip_atomic_compare_exchange_strong(place, &zero, value, __ATOMIC_RELAXED, __ATOMIC_RELAXED,
                                          __HIP_MEMORY_SCOPE_AGENT);
+}
+
+
+// ---- other cards and the host
+
+DEVICE void fence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
+DEVICE u32 load_acquire_system(const u32* place) {
+    return __hip_atomic_load((u32*) place, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+DEVICE void store_release_system(u32* place, u32 value) {
+    __hip_atomic_store(place, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+
+// Nanoseconds of a tick of the clock that does not change with the card's: 25 MHz on gfx906, 100 MHz on later cards.
+#if __gfx906__
+constexpr i64 HIP_TICK_NS = 40;
+#else
+constexpr i64 HIP_TICK_NS = 10;
+#endif
+DEVICE i64 clock_ns() { return (i64) __builtin_readsteadycounter() * HIP_TICK_NS; }
+DEVICE void pause_shortly() { __builtin_amdgcn_s_sleep(1); }
+
+// ---- products of small matrices, by exchanges between lanes
+
+DEVICE void load_pieces(const void* row, u32 (&to)[4]) {
+    const i32 lane = (i32) threadIdx.x % WARP;
+#pragma unroll
+    for (i32 m = 0; m < 4; m++) to[m] = ((const u32*) shuffle((u64) row, 8 * m + lane / 4))[lane % 4];
+}
+DEVICE void load_pieces_turned(const void* row, u32 (&to)[4]) {
+    const i32 lane = (i32) threadIdx.x % WARP;
+#pragma unroll
+    for (i32 m = 0; m < 4; m++) {
+        const i32 first = 8 * m + lane % 4 * 2;
+        const u16* one = (const u16*) shuffle((u64) row, first);
+        const u16* other = (const u16*) shuffle((u64) row, first + 1);
+        to[m] = (u32) one[lane / 4] | (u32) other[lane / 4] << 16;
+    }
+}
+
+DEVICE f32 hip_half(u32 pair, i32 which) { return f16_f32((u16) (pair >> (16 * which))); }
+
+// Sums in rising depth.
+DEVICE void mma_f16(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    const i32 lane = (i32) threadIdx.x % WARP, row = lane / 4, column = lane % 4 * 2;
+    const u64 left[2] = {(u64) a[1] << 32 | a[0], (u64) a[3] << 32 | a[2]};
+    const u32 right[2] = {b0, b1};
+#pragma unroll
+    for (i32 half = 0; half < 2; half++) {
+#pragma unroll 1
+        for (i32 t = 0; t < 4; t++) {
+            const u64 rows = shuffle(left[half], 4 * row + t);
+            const u32 first = shuffle(right[half], 4 * column + t), second = shuffle(right[half], 4 * column + 4 + t);
+#pragma unroll
+            for (i32 k = 0; k < 2; k++) {
+                const f32 upper = hip_half((u32) rows, k), lower = hip_half((u32) (rows >> 32), k);
+                c[0] = fmaf(upper, hip_half(first, k), c[0]);
+                c[1] = fmaf(upper, hip_half(second, k), c[1]);
+                c[2] = fmaf(lower, hip_half(first, k), c[2]);
+                c[3] = fmaf(lower, hip_half(second, k), c[3]);
+            }
+        }
+    }
+}
+DEVICE void mma_f16_first(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    c[0] = c[1] = c[2] = c[3] = 0.0f;
+    mma_f16(c, a, b0, b1);
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a weight has the kernels of its type and use, and no others. Does not know: batches.
 
+use super::launch::Window;
 use super::prompt;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Kernel;
@@ -15,7 +16,10 @@ use crate::model::program::{WeightDecl, WeightId, WeightUse};
 #[derive(Clone, Debug, Default)]
 pub(super) struct OfWeight {
     pub(super) embed: Option<Kernel>,
+    /// With rows of floats.
     pub(super) product: Option<Kernel>,
+    /// With images of a window's rows.
+    pub(super) window: Option<Window>,
     /// With the images of a chunk's rows.
     pub(super) prompt: Option<Kernel>,
 }
@@ -24,6 +28,7 @@ pub(super) struct OfWeight {
 #[derive(Debug)]
 pub(super) struct StageKernels {
     pub(super) rms_norm: Kernel,
+    pub(super) norm_images: Kernel,
     quantise: [Kernel; 2],
     pub(super) rope: Kernel,
     pub(super) add: Kernel,
@@ -32,6 +37,10 @@ pub(super) struct StageKernels {
     pub(super) route: Kernel,
     pub(super) combine: Kernel,
     pub(super) append: Kernel,
+    pub(super) place_heads: Kernel,
+    /// For two and for eight heads at a time.
+    pub(super) attend_tile: [Kernel; 2],
+    pub(super) merge_images: Kernel,
     pub(super) attend_span: Kernel,
     pub(super) attend_merge: Kernel,
     pub(super) copy_page: Kernel,
@@ -52,22 +61,18 @@ impl StageKernels {
                 return Ok(OfWeight::default());
             }
             let embed = || all.for_type("embed_", decl.ty).map(Some);
-            let has_image = image_of(decl.ty, activations).is_some();
-            let product = || {
-                let family = match (decl.usage, has_image) {
-                    (WeightUse::Experts, true) => "expert_product_",
-                    (WeightUse::Experts, false) => "expert_product_float_",
-                    (_, true) => "product_",
-                    (_, false) => "product_float_",
-                };
-                all.for_type(family, decl.ty).map(Some)
-            };
-            let prompt = || match image_of(decl.ty, activations) {
-                Some(kind) => {
-                    let kernel = all.for_type("prompt_product_", decl.ty)?;
-                    kernel.with_shared(prompt::shared_bytes(kind)).map(Some)
+            let products = || -> Result<OfWeight, CudaError> {
+                if let Some(kind) = image_of(decl.ty, activations) {
+                    let narrow = all.for_type("window_", decl.ty)?;
+                    let wide = all.for_type("window_wide_", decl.ty)?;
+                    let prompt = all.for_type("prompt_product_", decl.ty)?;
+                    let prompt = prompt.with_shared(prompt::shared_bytes(kind))?;
+                    let window = Some(Window { narrow, wide });
+                    return Ok(OfWeight { window, prompt: Some(prompt), ..OfWeight::default() });
                 }
-                None => Ok(None),
+                let experts = decl.usage == WeightUse::Experts;
+                let family = if experts { "expert_product_float_" } else { "product_float_" };
+                Ok(OfWeight { product: Some(all.for_type(family, decl.ty)?), ..OfWeight::default() })
             };
             let (embeds, multiplies) = match decl.usage {
                 WeightUse::Vector => (false, false),
@@ -77,13 +82,13 @@ impl StageKernels {
             };
             Ok(OfWeight {
                 embed: if embeds { embed()? } else { None },
-                product: if multiplies { product()? } else { None },
-                prompt: if multiplies { prompt()? } else { None },
+                ..if multiplies { products()? } else { OfWeight::default() }
             })
         };
         let weights = stage.program.weights.iter().enumerate().map(of_weight);
         Ok(StageKernels {
             rms_norm: all.plain("rms_norm")?,
+            norm_images: all.plain("norm_images")?,
             quantise: [all.quantise(ImageKind::A32)?, all.quantise(ImageKind::A256)?],
             rope: all.plain("rope")?,
             add: all.plain("add")?,
@@ -92,6 +97,9 @@ impl StageKernels {
             route: all.plain("route")?,
             combine: all.plain("combine")?,
             append: all.for_kv("append_", kv)?,
+            place_heads: all.for_kv("place_heads_", kv)?,
+            attend_tile: [all.for_kv("attend_tile_2_", kv)?, all.for_kv("attend_tile_8_", kv)?],
+            merge_images: all.plain("merge_images")?,
             attend_span: all.for_kv("attend_span_", kv)?,
             attend_merge: all.plain("attend_merge")?,
             copy_page: all.plain("copy_page")?,
@@ -113,7 +121,13 @@ impl StageKernels {
         self.weights[id.0].embed.as_ref().expect("invariant: an op embeds from tables of its stage only")
     }
 
-    /// Multiplies with a matrix.
+    /// Multiplies a matrix with the images of a window's rows.
+    pub(super) fn window(&self, id: WeightId) -> &Window {
+        let window = self.weights[id.0].window.as_ref();
+        window.expect("invariant: an op multiplies with matrices of its stage only")
+    }
+
+    /// Multiplies a matrix with floats.
     pub(super) fn product(&self, id: WeightId) -> &Kernel {
         self.weights[id.0]
             .product
@@ -121,8 +135,9 @@ impl StageKernels {
             .expect("invariant: an op multiplies with matrices of its stage only")
     }
 
-    /// Multiplies a matrix with the images of many rows; none for weights that take floats.
-    pub(super) fn prompt(&self, id: WeightId) -> Option<&Kernel> {
-        self.weights[id.0].prompt.as_ref()
+    /// Multiplies a matrix with the images of a chunk's rows.
+    pub(super) fn prompt(&self, id: WeightId) -> &Kernel {
+        let prompt = self.weights[id.0].prompt.as_ref();
+        prompt.expect("invariant: an op multiplies with matrices of its stage only")
     }
 }

@@ -13,7 +13,7 @@ use crate::device::lower::Mixture;
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::WINDOW_ROWS_MAX;
 use crate::model::footprint::gpu::TILE_COLUMNS;
-use crate::model::program::{Product, WeightId};
+use crate::model::program::Product;
 
 /// Weight rows of a tile.
 const TILE_ROWS: usize = 128;
@@ -39,31 +39,29 @@ struct Groups {
 
 impl CudaExec {
     /// A matrix with `n` rows.
-    pub(super) fn multiply(
-        &self,
-        weight: WeightId,
-        matrix: &Matrix,
-        input: Input,
-        out: Rows,
-        n: usize,
-    ) -> Queued {
-        match (self.kernels.prompt(weight), input) {
-            (Some(kernel), Input::Image(image)) if n > WINDOW_ROWS_MAX => {
-                product(&self.stream, kernel, matrix, image, out, n)
+    pub(super) fn multiply(&self, product_of: &Product, input: Input, out: Rows, n: usize) -> Queued {
+        let (s, kernels, weight, matrix) =
+            (&self.stream, &self.kernels, product_of.weight, self.matrix(product_of));
+        match input {
+            Input::Image(image) if n > WINDOW_ROWS_MAX => {
+                product(s, kernels.prompt(weight), &matrix, image, out, n)
             }
-            _ => launch::product(&self.stream, self.kernels.product(weight), matrix, input, out, n),
+            Input::Image(image) => {
+                launch::product_many(s, kernels.window(weight), &[(matrix, out)], image, None, n)
+            }
+            Input::Floats(rows) => launch::product_float(s, kernels.product(weight), &matrix, rows, out, n),
         }
     }
 
-    /// The experts of a chunk.
+    /// The outputs of a chunk's experts, pair by pair.
     pub(super) fn experts_of_chunk(&self, m: &Mixture, run: &Run<'_>, layer: usize) -> Queued {
         let (s, kernels, places) = (&self.stream, &self.kernels, self.buffers.pairs);
         let decl = &self.program.choices[m.choice.0];
-        let (ids, weights) = self.buffers.choices[m.choice.0];
+        let (ids, _) = self.buffers.choices[m.choice.0];
         let (pairs, f) = (run.n * decl.used, m.inner_width);
         let tiles_max = pairs / TILE_COLUMNS + decl.experts.min(pairs);
         let groups = Groups { order: places.order, tiles: places.tiles, tiles_max, pairs };
-        if m.products.iter().any(|p| kernels.prompt(p.weight).is_some()) {
+        if m.images.iter().any(Option::is_some) {
             group_pairs(s, &kernels.group_pairs, ids, decl.experts, &groups)?;
         }
         for (side, out) in [(0, places.gate), (1, places.up)] {
@@ -86,9 +84,7 @@ impl CudaExec {
             None => Input::Floats(gate),
         };
         let e = self.experts_with(m, &m.products[2], true);
-        self.multiply_experts(&m.products[2], &e, inner, places.out, &groups)?;
-        let out = (places.out, weights, decl.used);
-        launch::combine(s, &kernels.combine, out, self.dense(m.out), m.out.len(), run.n)
+        self.multiply_experts(&m.products[2], &e, inner, places.out, &groups)
     }
 
     fn multiply_experts(
@@ -100,17 +96,18 @@ impl CudaExec {
         groups: &Groups,
     ) -> Queued {
         let s = &self.stream;
-        match (self.kernels.prompt(product.weight), input) {
-            (Some(kernel), Input::Image(image)) => expert_product(s, kernel, e, image, out, groups),
-            (_, Input::Image(_)) => unreachable!("what reads images has a kernel for many rows"),
-            (_, Input::Floats(rows)) => {
+        match input {
+            Input::Image(image) => {
+                expert_product(s, self.kernels.prompt(product.weight), e, image, out, groups)
+            }
+            Input::Floats(rows) => {
                 let kernel = self.kernels.product(product.weight);
                 // Pieces begin with a row's first pair.
                 for (first, n) in pieces(groups.pairs, GRID_MAX / e.used * e.used) {
-                    let input = Input::Floats(rows.behind(if e.per_pair { first } else { first / e.used }));
+                    let rows = rows.behind(if e.per_pair { first } else { first / e.used });
                     let ids = e.ids.from(4 * first as u64);
                     let out = out.from((4 * first * e.matrix.rows) as u64);
-                    launch::expert_product(s, kernel, &Experts { ids, ..*e }, input, out, n)?;
+                    launch::expert_product_float(s, kernel, &Experts { ids, ..*e }, rows, out, n)?;
                 }
                 Ok(())
             }
