@@ -1,11 +1,12 @@
 // prompt.cu: products of the many rows of a chunk with 8-bit images, on the matrix units; experts grouped.
 //
-// shapes   w, codes, scales, out as in formats.cu; order [pairs] u32: pairs of a row and one of its experts, side by side
-//          where they have the same expert; tiles: their number in the first word, then 16 bytes each: expert, first pair in
-//          `order`, pairs
-// launch   group_pairs: grid (experts), block 1024. Products: grid (n / 64, rows / 128) rounded up, block 256: 128 weight
-//          rows with 64 activation rows. With tiles: grid (tiles at most, rows / 128)
-// order    that of formats.cu, to the bit: integers in any order, float steps of a group in rising order, the chain of groups
+// shapes   w, codes, scales, out as in formats.cu; order [pairs] u32: pairs of a row and one of its experts, sorted by
+//          expert; tiles: their number in the first word, then 16 bytes each: expert, first pair in `order`, pairs
+// launch   group_pairs: grid (experts), block 1024. Products: grid (n / 64, rows / 128) rounded up, block 256, dynamic
+//          shared memory SUPER_BYTES or STEPS_BYTES: 128 weight rows with 64 activation rows. With tiles, where n counts
+//          pairs: grid (tiles at most, rows / 128)
+// order    that of formats.cu, to the bit: integers in any order, float steps of a group in rising order, the chain of
+//          groups
 // moves    a weight row once for 64 activation rows, from HBM once for neighbouring blocks; images from L2
 // twin     device/cpu/plain/product.rs, equal bit for bit (oracle/dots.json)
 #include "device/copies.cuh"
@@ -15,8 +16,8 @@
 #include "formats/chosen.cuh"
 #include "formats/part.cuh"
 
-// The shape of a tile: what a block of threads makes, from steps of neighbouring values. Two blocks share a
-// multiprocessor: 128 registers a thread, and less than 48 KiB of shared memory, bound it.
+// The shape of a tile: what a block of threads makes, from steps of neighbouring values. It is bound by registers: two
+// blocks share a multiprocessor, where a thread has 128, 64 of them for sums.
 constexpr i32 THREADS = 256;
 constexpr i32 TILE_ROWS = 128;                             // weight rows
 constexpr i32 TILE_COLUMNS = 64;                           // activation rows
@@ -30,8 +31,8 @@ constexpr i32 IMAGE_STAGES = 3;                            // steps of images in
 static_assert(TILE_ROWS * STEP_PARTS == THREADS, "a part of the weights for each thread");
 static_assert(TILE_COLUMNS * STEP_PIECES == THREADS, "a piece of the images for each thread");
 
-// Shared memory that a launch gives, by the format's order.
-constexpr i32 SUPER_BYTES = 63 * 1024;
+// Shared memory that a launch gives, by the format's order; every card since compute capability 7.5 lets a block have it.
+constexpr i32 SUPER_BYTES = 64 * 1024;
 constexpr i32 STEPS_BYTES = 48 * 1024;
 
 // The shape of a warp's share of it: 32 weight rows (two fragments) with every second 8 activation rows.
@@ -45,8 +46,8 @@ constexpr i32 EIGHTS = TILE_COLUMNS / 8 / COLUMN_WARPS;
 template <class T>
 using Sums = T[FRAGMENTS][EIGHTS][4];
 
-// Where piece `piece` of a row of codes lies among rows of STEP_PIECES: rows that lie in the same banks have their pieces in
-// another order.
+// Where piece `piece` of a row of codes lies among rows of STEP_PIECES: rows that lie in the same banks have their pieces
+// in another order.
 DEVICE i32 place_of(i32 row, i32 piece) { return row * STEP_PIECES + (piece ^ (row >> 1 & (STEP_PIECES - 1))); }
 
 // Where a lane stands in its warp, and its warp in the tile.
@@ -69,50 +70,63 @@ struct WeightCodes {
             weights[place_of(row, 2 * number + k)] =
                 Words4{{part.code[4 * k], part.code[4 * k + 1], part.code[4 * k + 2], part.code[4 * k + 3]}};
     }
-
-    // Values UNIT * u .. of a warp's weights, as fragments of rows.
-    template <i32 UNIT>
-    DEVICE void load(const Lane& at, i32 u, u32 (&a)[FRAGMENTS][UNIT / 8]) const {
-        const i32 first = at.row_warp * WARP_ROWS;
-        if constexpr (UNIT == PART_VALUES) {
-#pragma unroll
-            for (i32 f = 0; f < FRAGMENTS; f++) {
-                const i32 row = first + 16 * f + at.lane % 16, piece = 2 * u + at.lane / 16;
-                load_matrices((const u8*) &weights[place_of(row, piece)], a[f]);
-            }
-        } else {
-            static_assert(UNIT == PIECE_VALUES && FRAGMENTS == 2, "one load of four matrices");
-            u32 both[4];
-            load_matrices((const u8*) &weights[place_of(first + at.lane, u)], both);
-#pragma unroll
-            for (i32 i = 0; i < 4; i++) a[i / 2][i % 2] = both[i];
-        }
-    }
 };
 
 // The codes of one step's images.
 struct ImageCodes {
     Words4 images[TILE_COLUMNS * STEP_PIECES];
+};
 
-    // Values UNIT * u .. of as many of a warp's eights from j on as four matrices are.
-    template <i32 UNIT>
-    DEVICE void load(const Lane& at, i32 u, i32 j, u32 (&b)[4]) const {
-        constexpr i32 PIECES = UNIT / PIECE_VALUES;
-        const i32 matrix = at.lane / 8, row = at.eight(j + matrix / PIECES) + at.lane % 8;
-        load_matrices((const u8*) &images[place_of(row, PIECES * u + matrix % PIECES)], b);
+// Where a lane's rows of matrices begin among the codes of a step, for units of UNIT values: bytes from the first, of
+// which unit u changes bits below a row alone.
+template <i32 UNIT>
+struct Matrices {
+    static constexpr i32 PIECES = UNIT / PIECE_VALUES;
+    static constexpr i32 LOADED = 4 / PIECES;  // eights of a load
+    i32 weights, images;
+
+    DEVICE explicit Matrices(const Lane& at) {
+        static_assert(FRAGMENTS == 2, "a load of pieces of 16 values has both");
+        const i32 first = at.row_warp * WARP_ROWS, matrix = at.lane / 8;
+        if constexpr (UNIT == PART_VALUES) {
+            weights = 16 * place_of(first + at.lane % 16, at.lane / 16);
+        } else {
+            weights = 16 * place_of(first + at.lane, 0);
+        }
+        images = 16 * place_of(at.eight(matrix / PIECES) + at.lane % 8, matrix % PIECES);
+    }
+
+    // Unit u of a warp's weights, as fragments of rows.
+    DEVICE void load_weights(const WeightCodes& from, i32 u, u32 (&a)[FRAGMENTS][UNIT / 8]) const {
+        const u8* const row = (const u8*) from.weights + (weights ^ UNIT * u);
+        if constexpr (UNIT == PART_VALUES) {
+#pragma unroll
+            for (i32 f = 0; f < FRAGMENTS; f++) load_matrices(row + f * 16 * STEP_VALUES, a[f]);
+        } else {
+            u32 both[4];
+            load_matrices(row, both);
+#pragma unroll
+            for (i32 i = 0; i < 4; i++) a[i / 2][i % 2] = both[i];
+        }
+    }
+
+    // The same of images: of the LOADED eights from j on.
+    DEVICE void load_images(const ImageCodes& from, i32 u, i32 j, u32 (&b)[4]) const {
+        load_matrices((const u8*) from.images + (images ^ UNIT * u) + j * 8 * COLUMN_WARPS * STEP_VALUES, b);
     }
 };
 
-// For each of the first USED eights of a warp, the sums `dot` of weight fragment f with it over UNIT values, begun with
-// `start`: visit(j, f, dot).
+// For each of the first USED eights of a warp, the sums `dot` of weight fragment f with it over unit u, begun with `start`:
+// visit(j, f, dot).
 template <i32 USED, i32 UNIT, class V>
-DEVICE void each_product(const WeightCodes& weights, const ImageCodes& images, const Lane& at, i32 u, u32 start, V visit) {
-    constexpr i32 LOADED = 4 / (UNIT / PIECE_VALUES);  // eights of a load
+DEVICE void each_product(const Matrices<UNIT>& matrices, const WeightCodes& weights, const ImageCodes& images, i32 u,
+                         u32 start, V visit) {
+    constexpr i32 LOADED = Matrices<UNIT>::LOADED;
     u32 a[FRAGMENTS][UNIT / 8], b[4];
-    weights.load<UNIT>(at, u, a);
+    matrices.load_weights(weights, u, a);
 #pragma unroll
     for (i32 j = 0; j < USED; j++) {
-        if (j % LOADED == 0) images.load<UNIT>(at, u, j, b);
+        if (j % LOADED == 0) matrices.load_images(images, u, j, b);
 #pragma unroll
         for (i32 f = 0; f < FRAGMENTS; f++) {
             i32 dot[4];
@@ -172,9 +186,10 @@ struct Super {
         }
     }
 
-    // Where the scale of a piece goes that this thread brings; null where another does.
-    static DEVICE f32* scale_place(Shared& shared, i32 column, i32 piece, i32 step, i32) {
-        return step % GROUP_STEPS == 0 && piece == 0 ? &shared.a[step / GROUP_STEPS % 2][column] : nullptr;
+    // Whether the thread that brings a piece brings its scale, and where to.
+    static DEVICE bool takes_scale(i32 piece, i32 step) { return step % GROUP_STEPS == 0 && piece == 0; }
+    static DEVICE f32& scale_place(Shared& shared, i32 column, i32, i32 step, i32) {
+        return shared.a[step / GROUP_STEPS % 2][column];
     }
 
     // Where F::OFFSET: the sum of a piece.
@@ -189,14 +204,16 @@ struct Super {
     DEVICE void add_step(const Shared& shared, const WeightCodes& weights, const ImageCodes& images, const Lane& at,
                          i32 step, i32, i32) {
         constexpr i32 UNIT = F::SCALE_VALUES;
-        // One after the other: two at a time need registers that there are not.
+        const Matrices<UNIT> matrices(at);
+        u32 packed[2 * FRAGMENTS];
+#pragma unroll
+        for (i32 k = 0; k < 2 * FRAGMENTS; k++) packed[k] = shared.scales[step % 2][at.row(k)];
 #pragma unroll 1
         for (i32 u = 0; u < STEP_VALUES / UNIT; u++) {
             i32 scales[2 * FRAGMENTS];
 #pragma unroll
-            for (i32 k = 0; k < 2 * FRAGMENTS; k++)
-                scales[k] = (i8) (shared.scales[step % 2][at.row(k)] >> (8 * u * (UNIT / PIECE_VALUES)));
-            each_product<USED, UNIT>(weights, images, at, u, 0, [&](i32 j, i32 f, const i32 (&dot)[4]) {
+            for (i32 k = 0; k < 2 * FRAGMENTS; k++) scales[k] = (i8) (packed[k] >> (8 * u * (UNIT / PIECE_VALUES)));
+            each_product<USED, UNIT>(matrices, weights, images, u, 0, [&](i32 j, i32 f, const i32 (&dot)[4]) {
 #pragma unroll
                 for (i32 k = 0; k < 4; k++) codes[f][j][k] += scales[2 * f + k / 2] * dot[k];
             });
@@ -283,8 +300,9 @@ struct Steps {
         if constexpr (F::OFFSET) shared.m[step % 2][number][row] = part.m;
     }
 
-    static DEVICE f32* scale_place(Shared& shared, i32 column, i32 piece, i32, i32 stage) {
-        return piece % 2 == 0 ? &shared.a[stage][piece / 2][column] : nullptr;
+    static DEVICE bool takes_scale(i32 piece, i32) { return piece % 2 == 0; }
+    static DEVICE f32& scale_place(Shared& shared, i32 column, i32 piece, i32, i32 stage) {
+        return shared.a[stage][piece / 2][column];
     }
 
     static DEVICE void put_sum(Shared& shared, i32 sum, i32 column, i32 piece, i32 step) {
@@ -297,7 +315,7 @@ struct Steps {
     DEVICE void add_step(const Shared& shared, const WeightCodes& weights, const ImageCodes& images, const Lane& at,
                          i32 step, i32 stage, i32 parts) {
         constexpr i32 UNIT = PART_VALUES / HALVES;
-        // One after the other: two at a time need registers that there are not.
+        const Matrices<UNIT> matrices(at);
 #pragma unroll 1
         for (i32 u = 0; u < STEP_PARTS * HALVES; u++) {
             const i32 p = u / HALVES;
@@ -306,7 +324,7 @@ struct Steps {
             f32 d[2 * FRAGMENTS];
 #pragma unroll
             for (i32 k = 0; k < 2 * FRAGMENTS; k++) d[k] = shared.d[step % 2][p][u % HALVES][at.row(k)];
-            each_product<USED, UNIT>(weights, images, at, u, WHOLE_BITS, [&](i32 j, i32 f, const i32 (&dot)[4]) {
+            each_product<USED, UNIT>(matrices, weights, images, u, WHOLE_BITS, [&](i32 j, i32 f, const i32 (&dot)[4]) {
 #pragma unroll
                 for (i32 k = 0; k < 4; k++) {
                     const f32 scaled = d[2 * f + k / 2] * scales[at.eight(j) + k % 2];
@@ -399,9 +417,10 @@ struct TileMemory {
     Words4 raw[TILE_ROWS][Raw<F>::PIECES];
     typename OrderOf<F, F::ORDER>::Of::Shared shared;
     // Kept here and not by every thread, which has no registers left.
-    i64 rows[TILE_ROWS];        // bytes from the first weight to each weight row
-    i32 inputs[TILE_COLUMNS];   // of each activation row
-    i32 places[TILE_COLUMNS];   // and of its result
+    const u8* rows[TILE_ROWS];
+    const i8* images_from[TILE_COLUMNS];
+    const f32* scales_from[TILE_COLUMNS];
+    i32 places[TILE_COLUMNS];  // where results go
 };
 
 template <class F>
@@ -412,6 +431,7 @@ DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, con
     constexpr i32 BLOCK_PARTS = F::VALUES / PART_VALUES;
     DYNAMIC_SHARED(TileMemory<F>, memory);
     static_assert(sizeof(TileMemory<F>) <= (F::ORDER == Order::SUPER ? SUPER_BYTES : STEPS_BYTES), "what launches give");
+
     wait_for_previous();
     let_next_start();
     const TilePlace tile = tile_place(tiles, n);
@@ -424,11 +444,13 @@ DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, con
         const i32 column = tile.first + (thread < tile.columns ? thread : 0);
         const i32 place = order ? (i32) order[column] : column;
         memory->places[thread] = place;
-        memory->inputs[thread] = place / rows_per_input;
+        const i64 input = place / rows_per_input;
+        memory->images_from[thread] = codes + input * cols;
+        memory->scales_from[thread] = scales + input * (parts / Arithmetic::SCALE_PARTS);
     }
     if (thread < TILE_ROWS) {
         const i32 row = (i32) blockIdx.y * TILE_ROWS + thread;
-        memory->rows[thread] = tile.expert * expert_bytes + (i64) (row < rows ? row : rows - 1) * row_bytes;
+        memory->rows[thread] = w + tile.expert * expert_bytes + (i64) (row < rows ? row : rows - 1) * row_bytes;
     }
     __syncthreads();
 
@@ -452,7 +474,7 @@ DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, con
         const i32 first = unit * Raw<F>::BYTES;
         if (first < row_bytes) {
             const Moved my = moved();
-            const u8* const from = w + memory->rows[my.row] + first;
+            const u8* const from = memory->rows[my.row] + first;
             const i32 skip = (i32) ((u64) from & 15), left = row_bytes - first;
             const i32 end = skip + (left < Raw<F>::BYTES ? left : Raw<F>::BYTES);
 #pragma unroll
@@ -467,17 +489,16 @@ DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, con
         const Moved my = moved();
         const i32 part = step * STEP_PARTS + my.piece / 2;
         if (part < parts) {
-            const i64 input = memory->inputs[my.column];
-            const i8* const from = codes + input * cols + step * STEP_VALUES + my.piece * PIECE_VALUES;
+            const i8* const from = memory->images_from[my.column] + (step * STEP_VALUES + my.piece * PIECE_VALUES);
             start_copy((u8*) &memory->images[stage].images[my.place], (const u8*) from, 16);
-            f32* const to = Arithmetic::scale_place(memory->shared, my.column, my.piece, step, stage);
-            const i64 scale = input * (parts / Arithmetic::SCALE_PARTS) + part / Arithmetic::SCALE_PARTS;
-            if (to) start_copy_word((u8*) to, (const u8*) (scales + scale));
+            if (Arithmetic::takes_scale(my.piece, step))
+                start_copy_word((u8*) &Arithmetic::scale_place(memory->shared, my.column, my.piece, step, stage),
+                                (const u8*) (memory->scales_from[my.column] + part / Arithmetic::SCALE_PARTS));
         }
         close_copies();
     };
-    // The step's weights from their bytes, then the bytes of the step behind it; the sum of the piece that this thread has
-    // brought. All lanes have waited for their copies.
+    // The codes of the step's weights from their bytes, whose place the bytes of the step behind it take then; the sum of
+    // the piece that this thread has brought. All lanes have waited for their copies.
     const auto prepare = [&](i32 step, i32 stage) {
         const Moved my = moved();
         if constexpr (F::OFFSET) {
@@ -490,7 +511,7 @@ DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, con
         warp_barrier();
         if (step * STEP_PARTS + my.part < parts) {
             const i32 number = step % Raw<F>::STEPS * STEP_PARTS + my.part;
-            const i32 skip = ((i32) memory->rows[my.row] + step / Raw<F>::STEPS * Raw<F>::BYTES) & 15;
+            const i32 skip = ((i32) (u64) memory->rows[my.row] + step / Raw<F>::STEPS * Raw<F>::BYTES) & 15;
             const u8* const block = (const u8*) memory->raw[my.row] + skip + number / BLOCK_PARTS * F::BYTES;
             Part part;
             F::decode(block, number % BLOCK_PARTS, part);
@@ -655,8 +676,10 @@ group_pairs(const u32* ids, i32 pairs, i32 experts, u32* order, Words4* tiles) {
 
 // ---- the kernels, by name
 
+// Where half parts have float scales of their own, 128 registers are too few: one block has the multiprocessor.
+
 #define PROMPT_KERNELS(T, F)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, F::HALVES ? 1 : 2)                                            \
     prompt_product_##T(const u8* __restrict__ w, i64 expert_bytes, const Words4* tiles, const u32* order,                \
                        i32 rows_per_input, const i8* __restrict__ codes, const f32* __restrict__ scales, f32* out,       \
                        i32 out_stride, i32 rows, i32 cols, i32 n, const f32* scale, i32 scale_per_expert,                \

@@ -38,7 +38,9 @@ DEVICE void start_copy(u8* to, const u8* from, i32 bytes) {
     if (bytes == 16) {
         words = *(const Words4*) from;
     } else {
-        for (i32 i = 0; i < bytes; i++) words.word[i / 4] |= (u32) from[i] << (8 * (i % 4));
+#pragma unroll
+        for (i32 i = 0; i < 16; i++)
+            if (i < bytes) words.word[i / 4] |= (u32) from[i] << (8 * (i % 4));
     }
     *(Words4*) to = words;
 }

@@ -124,7 +124,7 @@ def prompt_grid(rows, tiles):
 
 
 def prompt_shared(form):
-    return 1024 * {"a32": 48, "a256": 63}[form]
+    return 1024 * {"a32": 48, "a256": 64}[form]
 
 
 def check_chunk(card, check, what, name, form, weights, x, finish, y, rng):

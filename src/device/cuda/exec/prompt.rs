@@ -22,7 +22,7 @@ const TILE_ROWS: usize = 128;
 pub(super) fn shared_bytes(kind: ImageKind) -> usize {
     match kind {
         ImageKind::A32 => 48 << 10,
-        ImageKind::A256 => 63 << 10,
+        ImageKind::A256 => 64 << 10,
     }
 }
 
@@ -179,7 +179,22 @@ fn expert_product(s: &Stream, k: &Kernel, e: &Experts, x: Image, out: Span, grou
 
 #[cfg(test)]
 mod tests {
-    use super::pieces;
+    use super::{TILE_ROWS, pieces, shared_bytes};
+    use crate::device::cuda::source::PROMPT;
+    use crate::gguf::formats::ImageKind;
+    use crate::model::footprint::gpu::TILE_COLUMNS;
+
+    #[test]
+    fn tiles_and_their_memory_are_those_of_the_source() {
+        let value = |name: &str| -> usize {
+            let (_, rest) = PROMPT.text.split_once(&format!("constexpr i32 {name} = ")).unwrap();
+            let (text, _) = rest.split_once(';').unwrap();
+            text.split('*').map(|factor| factor.trim().parse::<usize>().unwrap()).product()
+        };
+        assert_eq!(value("SUPER_BYTES"), shared_bytes(ImageKind::A256));
+        assert_eq!(value("STEPS_BYTES"), shared_bytes(ImageKind::A32));
+        assert_eq!((value("TILE_ROWS"), value("TILE_COLUMNS")), (TILE_ROWS, TILE_COLUMNS));
+    }
 
     #[test]
     fn pieces_follow_each_other_to_the_end() {
