@@ -79,7 +79,7 @@ struct Tiles {
     // The rows that an item belongs to: of tiles past the last those of the first.
     DEVICE Bytes rows_of(i32 item) const {
         const i32 tile = item >> two & ((1 << tiles_log) - 1), behind = tile * TILE_ROWS < rows ? tile * TILE_ROWS : 0;
-        return Bytes{(item & two ? second : first) + behind * row_bytes, row_bytes, rows - behind};
+        return Bytes{(item & two ? second : first) + (u32) (behind * row_bytes), row_bytes, rows - behind};
     }
 
     DEVICE void bring(i32 item, i32 lane, Slot<F>& to) const {
@@ -104,18 +104,19 @@ struct Tiles {
         GroupWork<F, SETS> work(x, lane);
         result[0] = result[1] = 0.0f;
         i32 item = warp;
+        if (item < all) work.load(group_of(item), lane);
 #pragma unroll 1
         for (i32 pass = 0; pass < all; pass += PASS) {
             const i32 end = pass + PASS < all ? pass + PASS : all;
 #pragma unroll 1
             for (; item < end; item += WINDOW_WARPS) {
                 Slot<F>& here = shared.slot[warp][item / WINDOW_WARPS % AHEAD];
-                const i32 group = group_of(item);
-                work.load(group, lane);
                 wait_copies<AHEAD - 1>();
                 warp_barrier();
                 f32 g[SETS];
-                work.values(here, rows_of(item), group, lane, g);
+                work.values(here, rows_of(item), group_of(item), lane, g);
+                const i32 next = item + WINDOW_WARPS;
+                if (next < all) work.load(group_of(next), lane);
 #pragma unroll
                 for (i32 s = 0; s < SETS; s++) value_at[(item - pass) * OUTPUTS + 2 * TILE_ROWS * s] = g[s];
                 warp_barrier();

@@ -42,12 +42,10 @@ struct Bytes {
     i32 row_bytes, rows;
 };
 
-// Starts copying a group of 16 rows: neighbouring lanes take neighbouring pieces of a row. In place of rows past the last
-// it is copied again.
-template <class F>
-DEVICE void fill(Slot<F>& slot, const Bytes& m, i32 group, i32 lane) {
+template <class F, bool WHOLE>
+DEVICE void fill_rows(Slot<F>& slot, const Bytes& m, i32 group, i32 lane) {
     constexpr i32 PIECES = Slot<F>::PIECES, GROUP_BYTES = Slot<F>::GROUP_BYTES;
-    const u8* const group_at = m.at + group * GROUP_BYTES;
+    const u8* const group_at = m.at + (u32) (group * GROUP_BYTES);
     // A row of small blocks may end inside its last group, and there the matrix.
     constexpr bool MAY_END = F::VALUES < GROUP_VALUES;
     const i32 row_left = m.row_bytes - group * GROUP_BYTES, bytes = MAY_END && row_left < GROUP_BYTES ? row_left : GROUP_BYTES;
@@ -61,11 +59,12 @@ DEVICE void fill(Slot<F>& slot, const Bytes& m, i32 group, i32 lane) {
         for (i32 row = 0; row < TILE_ROWS; row += WARP / lanes) {
             const i32 own = row + lane / lanes;
             if (own >= TILE_ROWS) continue;
-            const u8* const from = group_at + (own < m.rows ? own : m.rows - 1) * m.row_bytes;
+            const u8* const from = group_at + (u64) (u32) (WHOLE || own < m.rows ? own : m.rows - 1) * (u32) m.row_bytes;
             u8* const to = slot.byte + own * Slot<F>::STRIDE + 16 * number;
             if constexpr (F::ALIGN == 16) {
                 start_copy(to, from + 16 * number, 16);
             } else {
+                // Nothing past the group: behind it the matrix may end.
                 const i32 skip = (i32) ((u32) (u64) from & 15), left = skip + bytes - 16 * number;
                 if ((MAY_END || 16 * PIECES > GROUP_BYTES + 15) && left <= 0) continue;
                 start_copy(to, from - skip + 16 * number, left < 16 ? left : 16);
@@ -74,8 +73,16 @@ DEVICE void fill(Slot<F>& slot, const Bytes& m, i32 group, i32 lane) {
     }
 }
 
-// The codes of no activation row, as far as a unit's parts are apart.
-alignas(16) __device__ const i8 ZEROS[(GROUP_PARTS / UNIT_PARTS + 1) * PART_VALUES] = {};
+// Starts copying a group of 16 rows: neighbouring lanes take neighbouring pieces of a row. In place of rows past the last
+// it is copied again.
+template <class F>
+DEVICE void fill(Slot<F>& slot, const Bytes& m, i32 group, i32 lane) {
+    if (m.rows >= TILE_ROWS) {
+        fill_rows<F, true>(slot, m, group, lane);
+    } else {
+        fill_rows<F, false>(slot, m, group, lane);
+    }
+}
 
 // ---- four lanes t, each with values for all four
 
@@ -148,19 +155,33 @@ struct GroupWork {
         per_row = x.cols / image_values<F>();
         count = x.count;
         gives = (lane & 3) == lane >> 3;
-        codes_at = x.codes + (i64) row * x.cols + part_of(lane & 3, 0) * PART_VALUES;
-        scales_at = x.scales + (i64) of_scale * per_row;
+        codes_at = x.codes + (u32) (row * x.cols) + part_of(lane & 3, 0) * PART_VALUES;
+        scales_at = x.scales + (u32) (of_scale * per_row);
+        if constexpr (BOTH) {
+#pragma unroll
+            for (i32 i = 0; i < UNIT_PARTS; i++) clear(codes[i]);
+        }
     }
 
-    // Part i of the lane's unit of a group, for set s.
+    static DEVICE void clear(u32 (&words)[PART_WORDS]) {
+#pragma unroll
+        for (i32 w = 0; w < PART_WORDS; w++) words[w] = 0;
+    }
+
+    // Part i of the lane's unit of a group, for set s. `out` is 0 where the lane gives nothing.
     DEVICE void load_part(i32 s, i32 lane, i32 group, i32 i, u32 (&out)[PART_WORDS]) const {
-        constexpr i32 APART = SUPER ? (F_far() ? 2 : 1) : GROUP_PARTS / UNIT_PARTS;
-        bool wanted = gives && 2 * s + (lane >> 2 & 1) < count;
-        if constexpr (!SUPER) wanted = wanted && (group * GROUP_PARTS + part_of(lane & 3, i)) * PART_VALUES < cols;
-        const i8* const at = wanted ? codes_at + (2 * s * cols + group * GROUP_VALUES) : ZEROS;
-        load_words<16>((const u8*) (at + i * APART * PART_VALUES), out);
+        constexpr i32 APART = SUPER ? (far_parts() ? 2 : 1) : GROUP_PARTS / UNIT_PARTS;
+        if (!gives || 2 * s + (lane >> 2 & 1) >= count) return;
+        if constexpr (!SUPER) {
+            if ((group * GROUP_PARTS + part_of(lane & 3, i)) * PART_VALUES >= cols) {
+                clear(out);
+                return;
+            }
+        }
+        load_words<16>((const u8*) (codes_at + (u32) (2 * s * cols + group * GROUP_VALUES) + i * APART * PART_VALUES), out);
     }
 
+    // Loads what a group needs of the activation rows.
     DEVICE void load(i32 group, i32 lane) {
         if constexpr (BOTH) {
 #pragma unroll
@@ -169,7 +190,7 @@ struct GroupWork {
 #pragma unroll
         for (i32 s = 0; s < SETS; s++) {
             const bool wanted = 2 * s + (lane & 1) < count;
-            const f32* const at = scales_at + (2 * s * per_row + group * SCALES);
+            const f32* const at = scales_at + (u32) (2 * s * per_row + group * SCALES);
 #pragma unroll
             for (i32 k = 0; k < SCALES; k++)
                 scales[s][k] = wanted && (SUPER || group * SCALES + k < per_row) ? at[k] : 0.0f;
@@ -216,7 +237,7 @@ struct GroupWork {
     }
 
   private:
-    static DEVICE constexpr bool F_far() {
+    static DEVICE constexpr bool far_parts() {
         if constexpr (SUPER) return F::FAR_PARTS;
         return false;
     }
@@ -252,6 +273,7 @@ struct GroupWork {
 #pragma unroll
                 for (i32 w = 0; w < PART_WORDS; w++) q[w] = codes[i][w];
             } else {
+                clear(q);
                 load_part(s, lane, group, i, q);
             }
             // Sums of codes; of the minimum as code at every place, which is minimum * sum(q), or of ones.

@@ -335,8 +335,11 @@ const NARROW_ROWS: usize = 2;
 /// Columns of which a warp makes one value.
 const GROUP_VALUES: usize = 256;
 
-/// Groups of a block's rows from which on it has more warps.
-const LONG_ITEMS: usize = 12;
+/// Warps of a block that multiplies with images.
+const WINDOW_WARPS: usize = 8;
+
+/// Tiles of a matrix from which on a block makes several, because starting a block takes time.
+const MANY_TILES: usize = 4096;
 
 /// Matrices of one launch, at most.
 pub(super) const TARGETS: usize = 3;
@@ -365,6 +368,18 @@ struct WindowCall<'a> {
 }
 
 impl WindowCall<'_> {
+    /// Tiles that a block makes, as a power of two: more than one where one leaves warps without a group, or where tiles
+    /// are many.
+    fn tiles_log(&self, narrow: bool) -> usize {
+        let first = &self.targets[0].0;
+        let (most, most_many) = if narrow { (3, 2) } else { (1, 1) };
+        if first.rows / TILE_ROWS >= MANY_TILES {
+            return most_many;
+        }
+        let items = first.cols.div_ceil(GROUP_VALUES) << usize::from(self.paired);
+        (0..most).find(|log| items << log >= WINDOW_WARPS).unwrap_or(most)
+    }
+
     /// `n`: batch rows, or pairs of experts.
     fn launch(&self, s: &Stream, k: &Window, n: usize) -> Launched {
         assert!((1..=TARGETS).contains(&self.targets.len()), "a launch has 1 to {TARGETS} matrices");
@@ -377,14 +392,10 @@ impl WindowCall<'_> {
             0..=NARROW_ROWS => (&k.narrow, 1),
             _ => (&k.wide, n.div_ceil(SHARED_ROWS)),
         };
-        // Short rows leave warps without work, unless a block makes several tiles.
-        let items = cols.div_ceil(GROUP_VALUES) << usize::from(self.paired);
-        let narrow = single || n <= NARROW_ROWS;
-        let tiles_log = if narrow { (0..2).find(|log| items << log >= 4).unwrap_or(2) } else { 0 };
+        let tiles_log = self.tiles_log(single || n <= NARROW_ROWS);
         let blocks_of = |m: &Matrix| m.rows.div_ceil(TILE_ROWS << tiles_log);
         let blocks =
             if self.paired { blocks_of(first) } else { self.targets.iter().map(|(m, _)| blocks_of(m)).sum() };
-        let warps = if items > LONG_ITEMS { 8 } else { 4 };
         let of = |f: fn(&(Matrix, Rows)) -> Argument, none: Argument| {
             [0, 1, 2].map(|i| self.targets.get(i).map_or(none, f))
         };
@@ -419,7 +430,7 @@ impl WindowCall<'_> {
             U32(fault.map_or(0, |f| f.id)),
         ];
         let arguments = [arguments.as_flattened(), &others].concat();
-        s.launch(kernel, [blocks, shares, 1], 32 * warps, &arguments)
+        s.launch(kernel, [blocks, shares, 1], 32 * WINDOW_WARPS, &arguments)
     }
 }
 
