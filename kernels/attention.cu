@@ -2,13 +2,16 @@
 //
 // shapes   q [n] rows of q_heads * key_width f32; k, v rows with their heads side by side; pages[state *
 //          pages_per_state + position / 64]; a page holds keys [kv_heads][64][key bytes], then values
-//          [kv_heads][64][value bytes]; value_width + 2 floats of work for each row, head and span: max, sum, acc
-//          pool and page_bytes are multiples of 16
+//          [kv_heads][64][value bytes]; value_width + 2 floats of work for each row, head and span: max, sum, acc; as
+//          many for each row, head and tile, as TileWork says. pool and page_bytes are multiples of 16
 // launch   append: grid (kv_heads, n), block 64; attend_span: grid (spans_max, q_heads, n), block 512, a span of 1,024
 //          positions for a block; attend_merge: grid (q_heads, n), block 128; copy_page: grid (64), block 256
+//          place_heads: grid (all heads / 4 rounded up + tiles asked for, n), block 128; attend_tile_H: grid (tiles,
+//          kv_heads * (query heads of one / H rounded up), n), block 256; merge_images: grid (values / 256 rounded up,
+//          n), block 64 for each span, at most 512
 // order    scores lanes(32); a tile of 64 positions: exact maximum, sum lanes(32), acc a chain over its keys; tiles
 //          merge left to right inside their span, spans left to right; the first is taken as it is
-// moves    each stored key and value up to the row's position once for every query head
+// moves    each stored key and value up to the row's position once for every query head; by tiles once for H of them
 // twin     src/device/cpu/plain/{attention,stored}.rs, equal bit for bit
 #include "device/copies.cuh"
 #include "device/functions.cuh"
@@ -107,6 +110,8 @@ template <class Form> DEVICE void append(
     const i32 head = (i32) blockIdx.x;
     const i64 row = (i64) blockIdx.y;
     if (row >= n) return;
+    let_next_start();
+    wait_for_previous();
     const u32 position = positions[row];
     const u32 state = states[row];
     const Incoming key(k + row * k_stride + (i64) head * key_width, key_width);
@@ -341,6 +346,8 @@ template <class Form> DEVICE void attend_span(
     const i32 first = span * SPAN_POSITIONS;
     const f32* query = q + row * q_stride + (i64) head * key_width;
     const bool wide = key_width % EIGHT == 0 && key_width <= QUERY_MAX;
+    let_next_start();
+    wait_for_previous();
 
     // What does not depend on another load is asked for at once.
     const u32 position = positions[row];
@@ -655,9 +662,9 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
     const u8* values = page + at.values_at;
     const i32 value_bytes = (i32) at.value_bytes;
     const i32 key_bytes = (i32) at.key_bytes;
-    // Rows of whole sixteens lie a sixteen apart, out of each other's banks.
-    const bool is_padded = key_bytes % 16 == 0;
-    const i32 near_key_bytes = is_padded ? key_bytes + 16 : key_bytes;
+    // Rows of whole 128 bytes lie 64 apart: two neighbours are read at once, 64 bytes of each.
+    const bool is_padded = key_bytes % 128 == 0;
+    const i32 near_key_bytes = is_padded ? key_bytes + 64 : key_bytes;
     const bool is_near = TILE_POSITIONS * value_bytes <= NEAR_BYTES;
     const bool is_key_near = TILE_POSITIONS * (value_bytes + near_key_bytes) <= NEAR_BYTES;
     u8* near_keys = near + TILE_POSITIONS * value_bytes;

@@ -2,9 +2,9 @@
 //
 // shapes   a row r of x starts at x + r * x_stride floats; codes [n][cols] i8, scales [n][cols / block] f32;
 //          ids, weights [n][used]; pairs [n * used][width]
-// launch   one block of 256 threads (rope: 64) for a piece, 256 values or a row, batch rows in grid.y (route: grid.x);
-//          static shared memory only
-// order    rms_norm: lanes(256) for more than 256 values, else lanes(32); route: the same over the experts, the divisor a
+// launch   one block of 256 threads (rope: 64) for a piece or 256 values, batch rows in grid.y; norm_images, route: a block
+//          for a row, of 256 and 128 threads, rows in grid.x; static shared memory only
+// order    norms: lanes(256) for more than 256 values, else lanes(32); route: the same over the experts, the divisor a
 //          chain in rank order; combine: a chain in rank order. A row's bits depend on that row alone
 // moves    each value is read once or twice (the second time from L1 or L2) and written once
 // twin     src/device/cpu/plain/{norm,image,rope,route,experts,functions}.rs, equal bit for bit
@@ -56,6 +56,8 @@ rms_norm(const f32* x, i32 x_stride, i32 x_piece_stride, f32* y, i32 y_stride, i
     const i32 thread = (i32) threadIdx.x;
     const i64 row = (i64) blockIdx.y;
     if (row >= n) return;
+    let_next_start();
+    wait_for_previous();
     x += row * x_stride + (i64) piece * x_piece_stride;
     y += row * y_stride + (i64) piece * y_piece_stride;
     if (w_per_piece) w += (i64) piece * width;
@@ -171,6 +173,8 @@ quantise_a32(const f32* x, i32 x_stride, i8* codes, f32* scales, i32 cols, i32 n
     const i32 i = (i32) (blockIdx.x * BLOCK + threadIdx.x);
     const i64 row = (i64) blockIdx.y;
     if (row >= n || i >= cols) return;  // whole warps: cols is a multiple of 32
+    let_next_start();
+    wait_for_previous();
     const f32 value = x[row * x_stride + i];
     const u32 largest = warp_max(magnitude(value));
     if (!is_finite(largest)) report_fault(fault, fault_id);
@@ -186,6 +190,8 @@ quantise_a256(const f32* x, i32 x_stride, i8* codes, f32* scales, i32 cols, i32 
     const i32 thread = (i32) threadIdx.x;
     const i64 row = (i64) blockIdx.y;
     if (row >= n) return;
+    let_next_start();
+    wait_for_previous();
     const i32 i = (i32) blockIdx.x * A256_VALUES + thread;
     const f32 value = x[row * x_stride + i];
     const u32 largest = block_max(magnitude(value), warps);
@@ -201,6 +207,8 @@ extern "C" __global__ void __launch_bounds__(ROPE_BLOCK)
 rope(f32* x, i32 x_stride, i32 piece_stride, const f32* cos_sin, i32 pairs, i32 neox, i32 n) {
     const i64 row = (i64) blockIdx.y;
     if (row >= n) return;
+    let_next_start();
+    wait_for_previous();
     x += row * x_stride + (i64) blockIdx.x * piece_stride;
     const f32* cosines = cos_sin + row * (2 * (i64) pairs);
     const f32* sines = cosines + pairs;

@@ -298,6 +298,8 @@ def check_windows(card, oracle, check, rng):
 
 def check_window(card, check, what, wide, one, other, due, rng):
     rows, cols, n, name, stride = one.rows, one.cols, one.n, one.name, one.rows + 3
+    how = {"wide": wide, "tiles_log": int(rng.integers(0, 2 if wide else 4))}
+    what += f" by {1 << how['tiles_log']} tiles"
     scale, bias = rng.standard_normal(1).astype(F), rng.standard_normal(rows).astype(F)
     on_card = card.upload(scale), card.upload(bias)
     residual = rng.standard_normal((n, stride)).astype(F)
@@ -313,22 +315,22 @@ def check_window(card, check, what, wide, one, other, due, rng):
         (other.w, card.upload(residual), stride, rows, *on_card),
         (one.w, card.upload(residual), stride, fewer, None, on_card[1]),
     ]
-    launch_window(card, name, targets, one.image, cols, n, wide)
+    launch_window(card, name, targets, one.image, cols, n, **how)
     wants = due[0], due[1] * scale + bias, (due[0] + bias)[:, :fewer]
     for number, (target, want) in enumerate(zip(targets, wants)):
         check.equal(f"matrix {number} of three {what}", target[1].read(), whole(want))
     out = card.upload(residual)
-    launch_window(card, name, [(one.w, out, stride, rows, *on_card)], one.image, cols, n, wide, add=(out, stride))
+    launch_window(card, name, [(one.w, out, stride, rows, *on_card)], one.image, cols, n, **how, add=(out, stride))
     check.equal(f"added {what}", out.read(), whole(residual[:, :rows] + (due[0] * scale + bias)))
     out = card.upload(residual)
     sides = [(one.w, out, stride, rows, on_card[0], None), (other.w, out, stride, rows, None, on_card[1])]
-    launch_window(card, name, sides, one.image, cols, n, wide, paired=1)
+    launch_window(card, name, sides, one.image, cols, n, **how, paired=1)
     check.equal(f"gate and up {what}", out.read(), whole(swiglu(card, due[0] * scale, due[1] + bias)))
     if cols <= OWN_COLS and not wide:
         out, fault = card.upload(residual), card.upload(np.zeros(1, np.uint32))
         targets = [(one.w, out, stride, rows, *on_card)]
         own = (one.dense, cols, fault)
-        launch_window(card, name, targets, (None, None), cols, n, add=(out, stride), floats=own)
+        launch_window(card, name, targets, (None, None), cols, n, **how, add=(out, stride), floats=own)
         check.equal(f"own images {what}", out.read(), whole(residual[:, :rows] + (due[0] * scale + bias)))
         check.equal(f"own images {what}: fault", fault.read(), np.zeros(1, np.uint32))
 
@@ -341,6 +343,8 @@ def check_window_experts(card, check, what, one, other, due, rng):
     chosen = rng.integers(0, 2, (n, 2)).astype(np.uint32)
     factors = rng.standard_normal(2).astype(F)
     both = np.stack(due)
+    tiles_log = int(rng.integers(0, 4))
+    what += f" by {1 << tiles_log} tiles"
 
     def of_pairs(order):
         return both[order, np.arange(n)[:, None]].reshape(2 * n, rows)
@@ -349,7 +353,7 @@ def check_window_experts(card, check, what, one, other, due, rng):
     launch_window(
         card, name,
         [(gate, out, rows, rows, card.upload(factors), None), (up, out, rows, rows, card.upload(factors[:1]), None)],
-        one.image, cols, 2 * n, paired=1, chosen=(card.upload(chosen), sides[0].size, 2, 1)
+        one.image, cols, 2 * n, tiles_log=tiles_log, paired=1, chosen=(card.upload(chosen), sides[0].size, 2, 1)
     )
     want = swiglu(card, of_pairs(chosen) * factors[chosen].reshape(2 * n, 1), of_pairs(1 - chosen) * factors[0])
     check.equal(f"experts' gate and up {what}", out.read(), want)
@@ -361,7 +365,7 @@ def check_window_experts(card, check, what, one, other, due, rng):
             x[-1, bad] = np.inf
         ids, out, fault = chosen[:, 0].copy(), card.alloc((n, rows), F), card.upload(np.zeros(1, np.uint32))
         launch_window(
-            card, name, [(gate, out, rows, rows, None, None)], (None, None), cols, n,
+            card, name, [(gate, out, rows, rows, None, None)], (None, None), cols, n, tiles_log=tiles_log,
             chosen=(card.upload(ids), sides[0].size, 1, 0), floats=(card.upload(x), cols, fault)
         )
         whole = n if bad is None else n - 1

@@ -9,9 +9,9 @@ use crate::device::lower::{LayerSteps, Mixture, RowOp, Step, Steps, Target};
 use crate::gguf::formats::ImageKind;
 use crate::model::program::{Program, RopeId, RowId, StateKind, View, WeightId};
 
-/// The widest head of the kernels for heads, and the least that attention by tiles takes.
+/// The widest head of the kernels for heads, and of what widths that attention by tiles takes are multiples.
 const HEAD_WIDTH_MAX: usize = 256;
-const HEAD_WIDTH_MIN: usize = 32;
+const HEAD_WIDTH_STEP: usize = 32;
 
 /// Which images are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -310,8 +310,8 @@ impl Fusing<'_> {
                 }
                 Step::Attend { q, state, heads, scale, out } => {
                     let by_tiles = self.widths(*state).is_some_and(|(key, value)| {
-                        let fits = |w: usize| w % 8 == 0 && (HEAD_WIDTH_MIN..=HEAD_WIDTH_MAX).contains(&w);
-                        fits(key) && fits(value) && q.count % heads == 0
+                        let fits = |w: usize| w.is_multiple_of(HEAD_WIDTH_STEP) && w <= HEAD_WIDTH_MAX;
+                        fits(key) && fits(value) && q.count.is_multiple_of(*heads)
                     });
                     let (floats, images) = (true, Images::default());
                     let attend =
@@ -648,7 +648,10 @@ mod tests {
                 format!("heads:{norms}{}", if h.rope.is_some() { "+rope" } else { "" })
             }
             Launch::Append { .. } => "append".to_owned(),
-            Launch::Attend(a) => format!("attend{}{}", image(a.images), floats(a.floats)),
+            Launch::Attend(a) => {
+                let spans = if a.by_tiles { "" } else { ":spans" };
+                format!("attend{spans}{}{}", image(a.images), floats(a.floats))
+            }
             Launch::Products { targets, .. } => format!("products:{}", targets.len()),
             Launch::ProductAdd { own, .. } => if *own { "own+product+add" } else { "product+add" }.to_owned(),
             Launch::GateUp { .. } => "gate+up".to_owned(),
@@ -766,6 +769,19 @@ mod tests {
         let (layers, _) = shown(p, Activations::Int8);
         assert!(layers[0].contains("norm heads:1+rope"), "{}", layers[0]);
         assert!(layers[1].contains("heads:2+rope"), "{}", layers[1]);
+    }
+
+    #[test]
+    fn heads_that_tiles_do_not_take_are_attended_by_spans() {
+        for (width, taken) in [(64, true), (80, false), (96, true), (256, true), (288, false)] {
+            let mut p = llama();
+            for state in &mut p.states {
+                let StateKind::Paged { key_width, value_width, .. } = &mut state.kind else { continue };
+                (*key_width, *value_width) = (width, width);
+            }
+            let (layers, _) = shown(p, Activations::Int8);
+            assert_eq!(!layers[0].contains("attend:spans"), taken, "{width}: {}", layers[0]);
+        }
     }
 
     #[test]
