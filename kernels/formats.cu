@@ -9,125 +9,108 @@
 //          alone, not on n, grid or card
 // moves    a weight row once for 8 activation rows, whose images come from L2
 // twin     device/cpu/plain/product.rs, equal bit for bit (oracle/dots.json)
+#include "device/functions.cuh"
+#include "device/image.cuh"
 #include "device/types.h"
 #include "device/vendor.h"
 #include "formats/chosen.cuh"
 #include "formats/part.cuh"
+#include "formats/tile.cuh"
 
 constexpr i32 EMBED_THREADS = 256;                   // of a block that decodes a row of a table
 constexpr i32 EMBED_AHEAD = 8;                       // values of a plain row that a thread loads at once
-constexpr i32 WARPS = 4;                             // weight rows of a block of threads
+constexpr i32 WARPS = 4;                             // of a block of threads; each takes a weight row with floats
 constexpr i32 SHARED_ROWS = 8;                       // activation rows that share a decoded weight row
-constexpr i32 GROUP_PARTS = 256 / PART_VALUES;       // parts of a group of 256 values
-constexpr i32 STRIDE_GROUPS = WARP / GROUP_PARTS;    // groups that a warp takes at a time: a part a lane
-static_assert(STRIDE_GROUPS * SHARED_ROWS == WARP, "a lane for each group value of a stride");
+constexpr i32 WINDOW_WARPS = 8;                      // of a block that multiplies with images
+constexpr i32 SLOTS_BYTES = 40 * 1024;               // of such a block: two are on a multiprocessor of 100 KiB
+constexpr i32 OWN_COLS = 4096;                       // of a row whose image a block makes itself
 
 // ---- products with images
 
-// What the lanes of a warp tell each other about one stride: the integers of every part with every activation row. The odd
-// width keeps the lanes that read one activation row each out of each other's banks.
-template <class F>
-struct Stride {
-    static constexpr i32 STEPS = F::HALVES ? 2 : 1;
-    i32 codes[STEPS][SHARED_ROWS][WARP + 1];
-    i32 sums[F::OFFSET ? SHARED_ROWS : 1][WARP + 1];
-    f32 d[STEPS][WARP];
-    f32 m[F::OFFSET ? WARP : 1];
+// What a block of threads shares while it makes tiles: 16 rows of one matrix or of two, with up to 2 SETS activation rows.
+// Items are groups of 256 columns of a tile's matrices; a warp takes item after item.
+template <class F, i32 SETS>
+struct Window {
+    static constexpr i32 AHEAD = 2 * WINDOW_WARPS * (i32) sizeof(Slot<F>) <= SLOTS_BYTES ? 2 : 1;
+    // Items whose values wait for the chain.
+    static constexpr i32 PASS = SETS == 1 ? 32 : 16;
+    Slot<F> slot[WINDOW_WARPS][AHEAD];
+    f32 value[PASS][2 * SETS][TILE_ROWS];
 };
 
-// The integers of a decoded part with the same values of `count` activation rows, which are `cols` apart.
-template <class F>
-DEVICE void write_integers(const Part& part, const i8* codes, i32 cols, i32 count, i32 lane, Stride<F>& stride) {
+// The work of one block: 1 << tiles_log tiles of one matrix or, where `two` is 1, of two.
+template <class F, i32 SETS>
+struct Tiles {
+    typedef Window<F, SETS> Shared;
+    Shared& shared;
+    const u8* first;  // the first row of the first tile in either matrix
+    const u8* second;
+    i32 row_bytes, rows;  // left in the matrix from there on
+    i32 groups, two, tiles_log;
+
+    DEVICE i32 items() const { return groups << (two + tiles_log); }
+    DEVICE i32 group_of(i32 item) const { return item >> (two + tiles_log); }
+
+    // The rows that an item belongs to: of tiles past the last those of the first.
+    DEVICE Bytes rows_of(i32 item) const {
+        const i32 tile = item >> two & ((1 << tiles_log) - 1), behind = tile * TILE_ROWS < rows ? tile * TILE_ROWS : 0;
+        return Bytes{(item & two ? second : first) + (u32) (behind * row_bytes), row_bytes, rows - behind};
+    }
+
+    DEVICE void bring(i32 item, i32 lane, Slot<F>& to) const {
+        if (item < items()) fill(to, rows_of(item), group_of(item), lane);
+        close_copies();
+    }
+
+    // Starts the first copies.
+    DEVICE void start() const {
+        const i32 lane = (i32) threadIdx.x % WARP, warp = (i32) threadIdx.x / WARP;
 #pragma unroll 1
-    for (i32 r = 0; r < count; r++) {
-        u32 q[PART_WORDS];
-        load_words<16>((const u8*) (codes + (i64) r * cols), q);
-        i32 dot[2] = {0, 0}, sum[2] = {0, 0};
+        for (i32 k = 0; k < Shared::AHEAD; k++) bring(k * WINDOW_WARPS + warp, lane, shared.slot[warp][k]);
+    }
+
+    // The results of tile threadIdx.x / (32 SETS), its row threadIdx.x % 16, with activation row threadIdx.x / 16 of 2 SETS,
+    // for each matrix.
+    DEVICE void run(const Images& x, f32 (&result)[2]) const {
+        constexpr i32 AHEAD = Shared::AHEAD, PASS = Shared::PASS, OUTPUTS = 2 * SETS * TILE_ROWS;
+        const i32 thread = (i32) threadIdx.x, lane = thread % WARP, warp = thread / WARP;
+        const i32 all = items(), step = 1 << (two + tiles_log);
+        f32* const value_at = &shared.value[0][lane & 1][(lane >> 2) + 8 * (lane >> 1 & 1)];
+        GroupWork<F, SETS> work(x, lane);
+        result[0] = result[1] = 0.0f;
+        i32 item = warp;
+        if (item < all) work.load(group_of(item), lane);
+#pragma unroll 1
+        for (i32 pass = 0; pass < all; pass += PASS) {
+            const i32 end = pass + PASS < all ? pass + PASS : all;
+#pragma unroll 1
+            for (; item < end; item += WINDOW_WARPS) {
+                Slot<F>& here = shared.slot[warp][item / WINDOW_WARPS % AHEAD];
+                wait_copies<AHEAD - 1>();
+                warp_barrier();
+                f32 g[SETS];
+                work.values(here, rows_of(item), group_of(item), lane, g);
+                const i32 next = item + WINDOW_WARPS;
+                if (next < all) work.load(group_of(next), lane);
 #pragma unroll
-        for (i32 i = 0; i < PART_WORDS; i++) {
-            dot[i / 4] = dp4a(part.code[i], q[i], dot[i / 4]);
-            if constexpr (F::OFFSET) sum[i / 4] = dp4a(four(1), q[i], sum[i / 4]);
-        }
-        if constexpr (F::ORDER == Order::SUPER) {
-            stride.codes[0][r][lane] = part.scale[0] * dot[0] + part.scale[1] * dot[1];
-            if constexpr (F::OFFSET) stride.sums[r][lane] = part.min[0] * sum[0] + part.min[1] * sum[1];
-        } else {
-            if constexpr (F::HALVES) {
-                stride.codes[0][r][lane] = dot[0];
-                stride.codes[1][r][lane] = dot[1];
-            } else {
-                stride.codes[0][r][lane] = dot[0] + dot[1];
+                for (i32 s = 0; s < SETS; s++) value_at[(item - pass) * OUTPUTS + 2 * TILE_ROWS * s] = g[s];
+                warp_barrier();
+                bring(item + AHEAD * WINDOW_WARPS, lane, here);
             }
-            if constexpr (F::OFFSET) stride.sums[r][lane] = sum[0] + sum[1];
+            __syncthreads();
+            if (thread < OUTPUTS << tiles_log) {
+                const f32* const own = &shared.value[0][0][0] + thread % OUTPUTS;
+                const i32 from = thread / OUTPUTS << two;
+#pragma unroll 4
+                for (i32 k = from; k < end - pass; k += step) {
+                    result[0] = result[0] + own[k * OUTPUTS];
+                    if (two) result[1] = result[1] + own[(k + 1) * OUTPUTS];
+                }
+            }
+            if (end < all) __syncthreads();
         }
     }
-    stride.d[0][lane] = part.d[0];
-    if constexpr (F::HALVES) stride.d[1][lane] = part.d[1];
-    if constexpr (F::OFFSET) stride.m[lane] = part.m;
-}
-
-// The value of the group that starts at part `first` of the stride and has `parts` parts, with activation row r.
-// `scales` is that of the group's first values.
-template <class F>
-DEVICE f32 group_value(const Stride<F>& stride, i32 first, i32 parts, i32 r, const f32* scales) {
-    if constexpr (F::ORDER == Order::SUPER) {
-        i32 codes = 0, sums = 0;
-#pragma unroll
-        for (i32 p = 0; p < GROUP_PARTS; p++) {
-            codes += stride.codes[0][r][first + p];
-            if constexpr (F::OFFSET) sums += stride.sums[r][first + p];
-        }
-        const f32 a = scales[0];
-        const f32 scaled = stride.d[0][first] * a;
-        if constexpr (F::OFFSET) return fmaf(scaled, (f32) codes, -((stride.m[first] * a) * (f32) sums));
-        return scaled * (f32) codes;
-    } else {
-        f32 g = 0.0f;
-#pragma unroll
-        for (i32 p = 0; p < GROUP_PARTS; p++) {
-            if (p >= parts) break;
-            const f32 a = scales[p];
-#pragma unroll
-            for (i32 s = 0; s < Stride<F>::STEPS; s++)
-                g = fmaf(stride.d[s][first + p] * a, (f32) stride.codes[s][r][first + p], g);
-            if constexpr (F::OFFSET) g = fmaf(stride.m[first + p] * a, (f32) stride.sums[r][first + p], g);
-        }
-        return g;
-    }
-}
-
-// A weight row with `count` images, at most SHARED_ROWS: lane r gets the result of activation row r.
-template <class F>
-DEVICE f32 row_with_images(const u8* row, const i8* codes, const f32* scales, i32 cols, i32 count, i32 lane,
-                           Stride<F>& stride) {
-    constexpr i32 BLOCK_PARTS = F::VALUES / PART_VALUES;
-    constexpr i32 SCALE_PARTS = F::ORDER == Order::SUPER ? GROUP_PARTS : 1;
-    const i32 parts = cols / PART_VALUES;
-    const i32 r = lane % SHARED_ROWS, group = lane / SHARED_ROWS;  // whose value the lane makes
-    f32 result = 0.0f;
-    for (i32 start = 0; start < parts; start += WARP) {
-        const i32 mine = start + lane;
-        if (mine < parts) {
-            Part part;
-            F::decode(row + (i64) (mine / BLOCK_PARTS) * F::BYTES, mine % BLOCK_PARTS, part);
-            write_integers<F>(part, codes + mine * PART_VALUES, cols, count, lane, stride);
-        }
-        warp_barrier();
-        const i32 first = group * GROUP_PARTS, left = parts - start - first;
-        f32 g = 0.0f;
-        if (r < count && left > 0) {
-            const f32* a = scales + (i64) r * (parts / SCALE_PARTS) + (start + first) / SCALE_PARTS;
-            g = group_value<F>(stride, first, left < GROUP_PARTS ? left : GROUP_PARTS, r, a);
-        }
-        warp_barrier();
-#pragma unroll
-        for (i32 k = 0; k < STRIDE_GROUPS; k++) {
-            const f32 next = shuffle(g, k * SHARED_ROWS + r);
-            if (start + k * GROUP_PARTS < parts) result = result + next;
-        }
-    }
-    return result;
-}
+};
 
 // ---- products with floats
 
@@ -249,6 +232,8 @@ struct PlainRow {
                                f32 (&sum)[SHARED_ROWS]) {
         i32 i = lane;
         for (; i + (N - 1) * WARP < cols; i += N * WARP) add_strides<N, ROWS>(row, x, x_stride, count, i, sum);
+        if constexpr (N > 8)
+            for (; i + 7 * WARP < cols; i += 8 * WARP) add_strides<8, ROWS>(row, x, x_stride, count, i, sum);
 #pragma unroll 1
         for (; i < cols; i += WARP) add_strides<1, ROWS>(row, x, x_stride, count, i, sum);
     }
@@ -256,7 +241,7 @@ struct PlainRow {
     static DEVICE f32 with_floats(const u8* row, const f32* x, i32 x_stride, i32 cols, i32 count, i32 lane, Shared&) {
         f32 sum[SHARED_ROWS] = {};
         if (count == 1) {
-            add_row<32, 1>(row, x, x_stride, cols, count, lane, sum);
+            add_row<64, 1>(row, x, x_stride, cols, count, lane, sum);
         } else {
             add_row<8, SHARED_ROWS>(row, x, x_stride, cols, count, lane, sum);
         }
@@ -269,6 +254,8 @@ struct PlainRow {
 template <class F>
 DEVICE void embed_blocks(const u8* table, const u32* tokens, f32* out, i32 out_stride, i32 cols) {
     __shared__ Values<F> values[EMBED_THREADS / WARP];
+    let_next_start();
+    wait_for_previous();
     const u8* row = table + (i64) tokens[blockIdx.x] * BlockRow<F>::bytes(cols);
     f32* y = out + (i64) blockIdx.x * out_stride;
     const i32 parts = cols / PART_VALUES, lane = (i32) threadIdx.x % WARP, warp = (i32) threadIdx.x / WARP;
@@ -287,6 +274,8 @@ DEVICE void embed_blocks(const u8* table, const u32* tokens, f32* out, i32 out_s
 
 template <class F>
 DEVICE void embed_plain(const u8* table, const u32* tokens, f32* out, i32 out_stride, i32 cols) {
+    let_next_start();
+    wait_for_previous();
     const u8* row = table + (i64) tokens[blockIdx.x] * PlainRow<F>::bytes(cols);
     f32* y = out + (i64) blockIdx.x * out_stride;
 #pragma unroll 1
@@ -310,7 +299,13 @@ struct Place {
 
 DEVICE Place place() {
     const i32 warp = threadIdx.x / WARP;
-    return {(i32) threadIdx.x % WARP, warp, (i32) blockIdx.x * WARPS + warp};
+    return {(i32) threadIdx.x % WARP, warp, (i32) (blockIdx.x * blockDim.x) / WARP + warp};
+}
+
+// Asks for the first bytes of a row.
+DEVICE void prefetch_row(const u8* row, i64 bytes, i32 lane) {
+    constexpr i64 MOST = 4 * WARP * LINE_BYTES;
+    for (i64 at = lane * LINE_BYTES; at < bytes && at < MOST; at += WARP * LINE_BYTES) prefetch(row + at);
 }
 
 // The companion scale, then the bias, where they exist.
@@ -331,30 +326,156 @@ DEVICE Share share(i32 n) {
     return {first, left < SHARED_ROWS ? left : SHARED_ROWS};
 }
 
+// A matrix, where its products go, and what follows their sums.
+struct Target {
+    const u8* w;
+    f32* out;
+    i32 out_stride, rows;
+    const f32* scale;
+    const f32* bias;
+};
+
+// Whose matrices: those of the expert ids[pair], for pairs of an input row and one of its `used` experts. Bit k of
+// `scales`: target k has a scale an expert.
+struct Chosen {
+    const u32* ids;
+    i64 expert_bytes;
+    i32 used, scales;
+};
+
+// Rows of floats of which a block makes the images itself.
+struct Floats {
+    const f32* at;
+    i32 stride;
+    u32* fault;
+    u32 fault_id;
+};
+
+// The image of a row of floats in shared memory, by all threads of a block; a thread takes 8 values.
 template <class F>
-DEVICE void product(const u8* w, const i8* codes, const f32* scales, f32* out, i32 out_stride, i32 rows, i32 cols, i32 n,
-                    const f32* scale, const f32* bias) {
-    constexpr i32 SCALE_VALUES = F::ORDER == Order::SUPER ? 256 : 32;
-    __shared__ Stride<F> strides[WARPS];
-    const Place at = place();
-    const Share share_of = share(n);
-    if (at.row >= rows) return;
-    const f32 result = row_with_images<F>(w + at.row * BlockRow<F>::bytes(cols), codes + share_of.first * cols,
-                                          scales + share_of.first * (cols / SCALE_VALUES), cols, share_of.count, at.lane,
-                                          strides[at.warp]);
-    if (at.lane < share_of.count)
-        out[(share_of.first + at.lane) * out_stride + at.row] = finish(result, scale, bias ? bias + at.row : bias);
+struct RowImage {
+    alignas(16) i8 code[OWN_COLS];
+    f32 scale[OWN_COLS / image_values<F>()];
+
+    DEVICE void make(const f32* x, i32 cols, u32* fault, u32 fault_id) {
+        constexpr i32 EACH = 8, LANES = image_values<F>() / EACH;
+        const i32 whole_warps = (cols + WARP * EACH - 1) / (WARP * EACH) * (WARP * EACH);
+#pragma unroll 1
+        for (i32 first = (i32) threadIdx.x * EACH; first < whole_warps; first += WINDOW_WARPS * WARP * EACH) {
+            const bool wanted = first < cols;
+            f32 value[EACH];
+            u32 largest = 0;
+#pragma unroll
+            for (i32 i = 0; i < EACH; i++) value[i] = wanted ? x[first + i] : 0.0f;
+#pragma unroll
+            for (i32 i = 0; i < EACH; i++) {
+                const u32 here = magnitude(value[i]);
+                largest = here > largest ? here : largest;
+            }
+#pragma unroll
+            for (i32 bit = LANES / 2; bit > 0; bit /= 2) {
+                const u32 other = shuffle_xor(largest, bit);
+                largest = other > largest ? other : largest;
+            }
+            if (!wanted) continue;
+            if (!is_finite(largest)) report_fault(fault, fault_id);
+            const ImageScale scaled = image_scale(largest);
+            Words2 word = {};
+#pragma unroll
+            for (i32 i = 0; i < EACH; i++) word.word[i / 4] |= (u32) (image_code(value[i], scaled) & 255) << (8 * (i % 4));
+            *(Words2*) (code + first) = word;
+            if (first % image_values<F>() == 0) scale[first / image_values<F>()] = scaled.scale;
+        }
+        __syncthreads();
+    }
+};
+template <>
+struct RowImage<void> {};
+
+template <bool FIRST, class A, class B>
+struct Either {
+    typedef A Type;
+};
+template <class A, class B>
+struct Either<false, A, B> {
+    typedef B Type;
+};
+
+// Up to three matrices with one input; `paired`: the first two make one row, silu of the first times the second. A block
+// makes 1 << tiles_log tiles of a matrix, more than one only in the narrow kernel.
+template <class F, i32 SETS>
+DEVICE void window(const Target (&targets)[3], i32 paired, i32 tiles_log, Images in, i32 n, const f32* add, i32 add_stride,
+                   const Chosen& chosen, const Floats& floats) {
+    constexpr bool OWN_IMAGES = SETS == 1;
+    constexpr i32 OUTPUTS = 2 * SETS * TILE_ROWS;
+    __shared__ Window<F, SETS> shared;
+    __shared__ RowImage<typename Either<OWN_IMAGES, F, void>::Type> image;
+    let_next_start();
+    const i32 block_rows = TILE_ROWS << tiles_log;
+    i32 number = (i32) blockIdx.x, which = 0;
+    Target to = targets[0];
+    if (!paired) {
+#pragma unroll
+        for (i32 k = 1; k < 3; k++) {
+            const i32 blocks = (to.rows + block_rows - 1) / block_rows;
+            if (which == k - 1 && number >= blocks) {
+                number -= blocks;
+                to = targets[k];
+                which = k;
+            }
+        }
+    }
+    // A pair has its own weights, and an image that the block makes is that of one row.
+    const i32 each = chosen.ids || floats.at ? 1 : 2 * SETS, first = (i32) blockIdx.y * each, left = n - first;
+    in.count = left < each ? left : each;
+    i64 input = first, behind = 0;
+    u32 expert = 0;
+    if (chosen.ids) {
+        wait_for_previous();
+        input = first / chosen.used;
+        expert = chosen.ids[first];
+        behind = expert * chosen.expert_bytes;
+    }
+    in.codes += input * in.cols;
+    in.scales += input * (in.cols / image_values<F>());
+    const i32 first_row = number * block_rows, row_bytes = (i32) BlockRow<F>::bytes(in.cols);
+    behind += (i64) first_row * row_bytes;
+    const Tiles<F, SETS> tiles{shared, to.w + behind, targets[1].w + behind, row_bytes, to.rows - first_row,
+                               (in.cols + GROUP_VALUES - 1) / GROUP_VALUES, paired, tiles_log};
+    tiles.start();
+    if (!chosen.ids) wait_for_previous();
+    if constexpr (OWN_IMAGES) {
+        if (floats.at) {
+            image.make(floats.at + input * floats.stride, in.cols, floats.fault, floats.fault_id);
+            in.codes = image.code;
+            in.scales = image.scale;
+        }
+    }
+    f32 result[2];
+    tiles.run(in, result);
+    const i32 thread = (i32) threadIdx.x, of = thread % OUTPUTS / TILE_ROWS;
+    const i32 row = first_row + thread / OUTPUTS * TILE_ROWS + thread % TILE_ROWS;
+    if (of >= in.count || row >= to.rows || thread >= OUTPUTS << tiles_log) return;
+    const auto scale = [&](i32 k, const f32* s) { return s && chosen.scales >> k & 1 ? s + expert : s; };
+    f32 y = finish(result[0], scale(which, to.scale), to.bias ? to.bias + row : to.bias);
+    if (paired) y = silu_f32(y) * finish(result[1], scale(1, targets[1].scale), targets[1].bias ? targets[1].bias + row : nullptr);
+    if (add) y = add[(i64) (first + of) * add_stride + row] + y;
+    to.out[(i64) (first + of) * to.out_stride + row] = y;
 }
 
 template <class R>
 DEVICE void product_float(const u8* w, const f32* x, i32 x_stride, f32* out, i32 out_stride, i32 rows, i32 cols, i32 n,
                           const f32* scale, const f32* bias) {
     __shared__ typename R::Shared shared[WARPS];
+    let_next_start();
     const Place at = place();
     const Share share_of = share(n);
     if (at.row >= rows) return;
-    const f32 result = R::with_floats(w + at.row * R::bytes(cols), x + share_of.first * x_stride, x_stride, cols,
-                                      share_of.count, at.lane, shared[at.warp]);
+    const u8* const row = w + at.row * R::bytes(cols);
+    prefetch_row(row, R::bytes(cols), at.lane);
+    wait_for_previous();
+    const f32 result =
+        R::with_floats(row, x + share_of.first * x_stride, x_stride, cols, share_of.count, at.lane, shared[at.warp]);
     if (at.lane < share_of.count)
         out[(share_of.first + at.lane) * out_stride + at.row] = finish(result, scale, bias ? bias + at.row : bias);
 }
@@ -372,24 +493,12 @@ DEVICE Pair pair_of(const u32* ids, i32 used, i32 per_pair, const f32* scale, i3
     return {number, per_pair ? number : number / used, expert, scale && scale_per_expert ? scale + expert : scale};
 }
 
-template <class F>
-DEVICE void expert_product(const u8* w, i64 expert_bytes, const u32* ids, i32 used, i32 per_pair, const i8* codes,
-                           const f32* scales, f32* out, i32 rows, i32 cols, const f32* scale, i32 scale_per_expert) {
-    constexpr i32 SCALE_VALUES = F::ORDER == Order::SUPER ? 256 : 32;
-    __shared__ Stride<F> strides[WARPS];
-    const Place at = place();
-    const Pair pair = pair_of(ids, used, per_pair, scale, scale_per_expert);
-    if (at.row >= rows) return;
-    const u8* row = w + pair.expert * expert_bytes + at.row * BlockRow<F>::bytes(cols);
-    const f32 result = row_with_images<F>(row, codes + pair.input * cols, scales + pair.input * (cols / SCALE_VALUES), cols,
-                                          1, at.lane, strides[at.warp]);
-    if (at.lane == 0) out[pair.number * rows + at.row] = finish(result, pair.scale, nullptr);
-}
-
 template <class R>
 DEVICE void expert_product_float(const u8* w, i64 expert_bytes, const u32* ids, i32 used, i32 per_pair, const f32* x,
                                  i32 x_stride, f32* out, i32 rows, i32 cols, const f32* scale, i32 scale_per_expert) {
     __shared__ typename R::Shared shared[WARPS];
+    let_next_start();
+    wait_for_previous();
     const Place at = place();
     const Pair pair = pair_of(ids, used, per_pair, scale, scale_per_expert);
     if (at.row >= rows) return;
@@ -416,23 +525,27 @@ DEVICE void expert_product_float(const u8* w, i64 expert_bytes, const u32* ids, 
                                 scale_per_expert);                                                                       \
     }
 
+#define WINDOW_KERNEL(NAME, F, SETS, BLOCKS)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(WINDOW_WARPS* WARP, BLOCKS)                                        \
+    NAME(const u8* w0, const u8* w1, const u8* w2, f32* out0, f32* out1, f32* out2, i32 stride0, i32 stride1, i32 stride2, \
+         i32 rows0, i32 rows1, i32 rows2, const f32* scale0, const f32* scale1, const f32* scale2, const f32* bias0,     \
+         const f32* bias1, const f32* bias2, i32 paired, i32 tiles_log, const i8* codes, const f32* scales, i32 cols, i32 n, \
+         const f32* add, i32 add_stride, const u32* ids, i64 expert_bytes, i32 used, i32 scales_per_expert, const f32* x, \
+         i32 x_stride, u32* fault, u32 fault_id) {                                                                       \
+        const Target targets[3] = {{w0, out0, stride0, rows0, scale0, bias0},                                            \
+                                   {w1, out1, stride1, rows1, scale1, bias1},                                            \
+                                   {w2, out2, stride2, rows2, scale2, bias2}};                                           \
+        window<F, SETS>(targets, paired, tiles_log, Images{codes, scales, cols, 0}, n, add, add_stride,                  \
+                        Chosen{ids, expert_bytes, used, scales_per_expert}, Floats{x, x_stride, fault, fault_id});       \
+    }
+
 #define BLOCK_KERNELS(T, F)                                                                                              \
     extern "C" __global__ void __launch_bounds__(EMBED_THREADS)                                                          \
     embed_##T(const u8* table, const u32* tokens, f32* out, i32 out_stride, i32 cols, i32 n) {                           \
         embed_blocks<F>(table, tokens, out, out_stride, cols);                                                           \
     }                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(WARPS* WARP)                                                            \
-    product_##T(const u8* __restrict__ w, const i8* __restrict__ codes, const f32* __restrict__ scales, f32* out,        \
-                i32 out_stride, i32 rows, i32 cols, i32 n, const f32* scale, const f32* bias) {                          \
-        product<F>(w, codes, scales, out, out_stride, rows, cols, n, scale, bias);                                       \
-    }                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(WARPS* WARP)                                                            \
-    expert_product_##T(const u8* __restrict__ w, i64 expert_bytes, const u32* ids, i32 used, i32 per_pair,               \
-                       const i8* __restrict__ codes, const f32* __restrict__ scales, f32* out, i32 rows, i32 cols,       \
-                       i32 pairs, const f32* scale, i32 scale_per_expert) {                                              \
-        expert_product<F>(w, expert_bytes, ids, used, per_pair, codes, scales, out, rows, cols, scale,                   \
-                          scale_per_expert);                                                                             \
-    }                                                                                                                    \
+    WINDOW_KERNEL(window_##T, F, 1, 3)                                                                                      \
+    WINDOW_KERNEL(window_wide_##T, F, 4, 2)                                                                                 \
     FLOAT_KERNELS(T, BlockRow<F>)
 
 #define PLAIN_KERNELS(T, F)                                                                                              \

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use support::{Model, Quiet, Setup, in_repository, rows};
 use tandem::device::batch::{Batch, BatchId, BatchRow, PageTables};
 use tandem::device::cuda::card::CudaCard;
+use tandem::device::cuda::exec::Queueing;
 use tandem::device::cuda::kernels::KernelSettings;
 use tandem::device::cuda::listing::{self, Listing};
 use tandem::device::{Card, CardError, StageExec};
@@ -45,6 +46,10 @@ struct Gpu {
 
 impl Gpu {
     fn open(listing: &Listing, model: &str, setup: &Setup) -> Gpu {
+        Gpu::queueing(listing, model, setup, Queueing::Graphs)
+    }
+
+    fn queueing(listing: &Listing, model: &str, setup: &Setup, queueing: Queueing) -> Gpu {
         let file = File::open(&in_repository(&format!("models/{model}.gguf"))).unwrap();
         let program = Arc::new(arch::program(&file).unwrap());
         let footprint = Footprint::of(&program, setup.activations);
@@ -70,6 +75,7 @@ impl Gpu {
             };
             let device = &usable[i % usable.len()].device;
             let mut card = CudaCard::open(facts, device, &listing.driver, &settings).unwrap();
+            card.set_queueing(queueing);
             let stage = StageProgram { program: program.clone(), layers };
             stages.push(card.lower(&stage, &file, &setup.settings(), &Quiet).unwrap());
             cards.push(card);
@@ -158,6 +164,102 @@ fn neighbours_and_rows_without_logits_change_no_bits() {
             let got = bits(&loaded.run(window));
             assert!(got[..2 * vocab] == expected[at * vocab..(at + 2) * vocab], "{model}, position {at}");
         }
+    }
+}
+
+/// One or two rows of some of the states, each going on where it stands; all of them want logits, or the last alone.
+fn random_window(random: &mut impl FnMut(u32) -> u32, next: &mut [u32], context: u32) -> Vec<BatchRow> {
+    let mut window: Vec<BatchRow> = Vec::new();
+    let (first, count, wanted) = (random(next.len() as u32), 1 + random(next.len() as u32), random(2) > 0);
+    for i in 0..count {
+        let state = (first + i) % next.len() as u32;
+        let at = &mut next[state as usize];
+        let taken = 1 + random(2);
+        if *at + taken > context {
+            *at = 0;
+        }
+        let drawn: Vec<u32> = (0..taken).map(|_| random(280)).collect();
+        let mut new = rows(StateId(state), *at, &drawn);
+        new.iter_mut().for_each(|row| row.wants_logits = wanted);
+        *at += taken;
+        window.extend(new);
+    }
+    if let Some(last) = window.last_mut() {
+        last.wants_logits = true;
+    }
+    window
+}
+
+#[test]
+fn graphs_of_many_shapes_give_the_bits_of_launches_one_by_one() {
+    let Some(listing) = cards() else { return };
+    for (model, kv) in [("rand-llama", KvFormat::F16), ("rand-qwen3moe", KvFormat::Q8_0)] {
+        // Depths of 1, 2, 4 and 5 pages; neighbours come and go; more shapes than graphs are kept, and most come again.
+        let setup = Setup { sequences: 3, cuts: vec![1], rows_max: 64, kv, ..Setup::new(300) };
+        let mut graphs = Gpu::open(&listing, model, &setup);
+        let mut launches = Gpu::queueing(&listing, model, &setup, Queueing::Launches);
+        let mut seed = 1u32;
+        let mut random = |below: u32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 16) % below
+        };
+        let mut next = [0, 60, 120];
+        for (state, &length) in next.iter().enumerate() {
+            let prompt = tokens(state as u32, length as usize);
+            for at in (0..prompt.len()).step_by(60) {
+                let chunk = rows(StateId(state as u32), at as u32, &prompt[at..at + 60]);
+                assert!(bits(&graphs.run(chunk.clone())) == bits(&launches.run(chunk)), "{model}: a chunk");
+            }
+        }
+        for window in 0..60 {
+            let rows = random_window(&mut random, &mut next, 300);
+            let (got, expected) = (graphs.run(rows.clone()), launches.run(rows.clone()));
+            assert!(bits(&got) == bits(&expected), "{model}, window {window}: {rows:?}");
+        }
+    }
+}
+
+#[test]
+fn a_graph_follows_pages_that_move_and_tables_that_grow() {
+    let Some(listing) = cards() else { return };
+    for kv in [KvFormat::F16, KvFormat::Q8_0] {
+        let setup = Setup { sequences: 2, kv, ..Setup::new(192) };
+        let tokens = tokens(7, 140);
+        let expected = bits(&Model::open("rand-llama.gguf", &setup).logits(&tokens, 1));
+        let mut loaded = Gpu::open(&listing, "rand-llama", &setup);
+        let vocab = loaded.program.facts.vocab;
+        let all = std::mem::take(&mut loaded.tables.states);
+        loaded.tables.states = vec![Vec::new()];
+        for at in 0..140 {
+            // The next page comes when it is needed; every 16 positions all pages so far move to the other state's.
+            let (page, side) = (at / PAGE_POSITIONS, at / 16 % 2);
+            if at % PAGE_POSITIONS == 0 {
+                loaded.tables.states[0].push(all[1 - side][page]);
+            }
+            if at % 16 == 0 {
+                let Gpu { stages, tables, .. } = &mut loaded;
+                for (own, to) in tables.states[0].iter_mut().zip(&all[side]) {
+                    stages[0].copy_page(*own, *to).unwrap();
+                    *own = *to;
+                }
+            }
+            let got = bits(&loaded.run(rows(StateId(0), at as u32, &tokens[at..at + 1])));
+            assert!(got == expected[at * vocab..(at + 1) * vocab], "{kv:?}, position {at}");
+        }
+    }
+}
+
+#[test]
+fn a_run_says_how_long_the_card_worked() {
+    let Some(listing) = cards() else { return };
+    let mut loaded = Gpu::open(&listing, "rand-llama", &Setup::new(64));
+    let mut output = vec![0.0; 9 * loaded.program.facts.vocab];
+    for (position, count) in [(0, 9), (9, 1), (10, 1)] {
+        let batch = Batch::new(BatchId(0), rows(StateId(0), position, &tokens(1, count)));
+        let output = &mut output[..count * loaded.program.facts.vocab];
+        let stamp = loaded.stages[0].run(&batch, &loaded.tables, &[], output).unwrap();
+        let device_ns = stamp.device_ns.unwrap();
+        assert!(0 < device_ns && device_ns <= stamp.busy_ns, "{stamp:?}");
     }
 }
 

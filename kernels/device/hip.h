@@ -105,6 +105,8 @@ DEVICE bool warp_any(bool own) { return lanes_where(own) != 0; }
 
 // ---- numbers
 
+DEVICE i32 count_bits(u32 bits) { return __builtin_popcount(bits); }
+
 DEVICE f32 fmaf(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 DEVICE f32 sqrtf(f32 v) { return __builtin_sqrtf(v); }
 DEVICE f32 fmaxf(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
@@ -138,6 +140,11 @@ DEVICE i32 dp4a(u32 a, u32 b, i32 c) {
 DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
     const u32 pairs = (selector | selector << 8) & 0x00ff00ffu;
     return __builtin_amdgcn_perm(b, a, (pairs | pairs << 4) & 0x07070707u);
+}
+
+DEVICE i32 hidden(i32 v) {
+    asm volatile("" : "+v"(v));
+    return v;
 }
 
 // ---- memory

@@ -35,6 +35,12 @@ template <class T> DEVICE T shuffle_xor(T v, i32 bits) { return __shfl_xor_sync(
 // The value of lane + distance; the last lanes get their own.
 template <class T> DEVICE T shuffle_down(T v, i32 distance) { return __shfl_down_sync(0xffffffffu, v, distance); }
 
+// A bit for each lane of the warp whose condition holds.
+DEVICE u32 lanes_where(bool condition) { return __ballot_sync(0xffffffffu, condition); }
+
+// Bits that are 1.
+DEVICE i32 count_bits(u32 bits) { return __popc(bits); }
+
 // All lanes of the warp arrive, and see what the others wrote to shared memory before.
 DEVICE void warp_barrier() { __syncwarp(0xffffffffu); }
 
@@ -64,6 +70,12 @@ DEVICE u16 f32_f16(f32 v) {
 // f32 to the nearest integer, ties to even; the value must fit.
 DEVICE i32 f32_i32_even(f32 v) { return __float2int_rn(v); }
 
+// The same value, of which the compiler no longer knows where it came from.
+DEVICE i32 hidden(i32 v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
 // Asks for the line of `p`, which will be read soon.
 DEVICE void prefetch(const void* p) { asm volatile("prefetch.L2 [%0];" : : "l"(p)); }
 
@@ -82,6 +94,9 @@ DEVICE void let_next_start() {
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
+
+// Adds 1, whoever else does.
+DEVICE void add_one(u32* place) { atomicAdd(place, 1u); }
 
 // Writes `value` where 0 stands.
 DEVICE void set_once(u32* place, u32 value) { atomicCAS(place, 0u, value); }

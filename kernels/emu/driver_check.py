@@ -14,10 +14,12 @@ import sys
 
 import numpy as np
 
-from stub import KERNELS, Buffer, Card, Driver, DriverError, Wide
+from stub import KERNELS, Attribute, Buffer, Card, Config, Driver, DriverError, Wide
 
 OUT_OF_MEMORY, INVALID_VALUE, INVALID_IMAGE, INVALID_HANDLE = 2, 1, 200, 400
-NOT_FOUND, ILLEGAL_ADDRESS, LAUNCH_FAILED = 500, 700, 719
+NOT_FOUND, ILLEGAL_ADDRESS, LAUNCH_FAILED, NOT_SUPPORTED = 500, 700, 719, 801
+CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURED_EVENT = 900, 901, 905, 907
+THREAD_LOCAL = 1
 NEVER = ctypes.c_uint64(2**64 - 1)
 F = np.float32
 
@@ -193,6 +195,201 @@ def late_work_shows_a_missing_wait(driver, cards):
         driver.call("cuStreamSynchronize", own)
 
 
+# ---- graphs ----------------------------------------------------------------------------------------------------------
+
+
+class Graph:
+    """What `queue` gives the card's stream, captured and instantiated."""
+
+    def __init__(self, card, queue):
+        self.card, self.call = card, card.driver.call
+        graph, self.exec = ctypes.c_void_p(), ctypes.c_void_p()
+        card.use()
+        self.call("cuStreamBeginCapture_v2", card.stream, THREAD_LOCAL)
+        try:
+            queue()
+        finally:
+            ended = card.driver.status("cuStreamEndCapture", card.stream, ctypes.byref(graph))
+        if ended != 0:
+            raise DriverError("cuStreamEndCapture", ended)
+        self.call("cuGraphInstantiateWithFlags", ctypes.byref(self.exec), graph, ctypes.c_uint64(0))
+        self.call("cuGraphDestroy", graph)
+
+    def launch(self, stream=None):
+        self.call("cuGraphLaunch", self.exec, stream or self.card.stream)
+
+    def free(self):
+        self.call("cuGraphExecDestroy", self.exec)
+
+
+def live_graphs(driver):
+    driver.library.tandem_emu_live_graphs.restype = ctypes.c_uint64
+    return driver.library.tandem_emu_live_graphs()
+
+
+def pinned(card, count):
+    """Pinned memory of `count` floats: its address, and the same as an array."""
+    address = ctypes.c_void_p()
+    card.use()
+    card.driver.call("cuMemHostAlloc", ctypes.byref(address), ctypes.c_size_t(4 * count), 3)
+    return address, np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (count,))
+
+
+def a_graph_runs_what_was_captured_as_often_as_it_is_launched(driver, cards):
+    card, size = cards[0], ctypes.c_size_t
+    x, y = ones(card), ones(card)
+    (sent, values), (made, results) = pinned(card, 4), pinned(card, 4)
+
+    def queue():
+        driver.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(y.address), sent, size(16), card.stream)
+        add(card, x, y)
+        card.launch_early("add", (1, 1, 1), (256, 1, 1), x, 4, y, 4, 4, 1)
+        driver.call("cuMemcpyDtoHAsync_v2", made, ctypes.c_uint64(x.address), size(16), card.stream)
+
+    graph = Graph(card, queue)
+    assert (x.read() == 1).all(), "a capture ran"
+    for late in (False, True):
+        driver.set_late(late)
+        for value in (3, 5):
+            before = x.read()
+            values[:] = value
+            graph.launch()
+            driver.call("cuStreamSynchronize", card.stream)
+            assert (results == before + 2 * value).all() and (x.read() == results).all()
+    driver.set_late(False)
+    graph.free()
+    for address in (sent, made):
+        driver.call("cuMemFreeHost", address)
+    assert live_graphs(driver) == 0
+
+
+def what_a_graph_cannot_do_is_refused_and_the_capture_fails(driver, cards):
+    card = cards[0]
+    card.use()
+    x, event, other = ones(card), ctypes.c_void_p(), ctypes.c_void_p()
+    pageable, address, size = np.zeros(4, F), ctypes.c_uint64(x.address), ctypes.c_size_t(16)
+    host, free, total = pageable.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(), ctypes.c_size_t()
+    driver.call("cuEventCreate", ctypes.byref(event), 0)
+    driver.call("cuStreamCreate", ctypes.byref(other), 1)
+    driver.call("cuEventRecord", event, other)
+    forbidden = [
+        (CAPTURE_UNSUPPORTED, "cuStreamSynchronize", card.stream),
+        (CAPTURE_UNSUPPORTED, "cuStreamQuery", card.stream),
+        (CAPTURE_UNSUPPORTED, "cuCtxSynchronize"),
+        (CAPTURE_UNSUPPORTED, "cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), size),
+        (CAPTURE_UNSUPPORTED, "cuMemFree_v2", address),
+        (CAPTURE_UNSUPPORTED, "cuMemHostAlloc", ctypes.byref(ctypes.c_void_p()), size, 0),
+        (CAPTURE_UNSUPPORTED, "cuMemcpyHtoD_v2", address, host, size),
+        (CAPTURE_UNSUPPORTED, "cuMemcpyHtoDAsync_v2", address, host, size, card.stream),
+        (CAPTURE_UNSUPPORTED, "cuMemcpyDtoHAsync_v2", host, address, size, card.stream),
+        (CAPTURE_ISOLATION, "cuStreamWaitEvent", card.stream, event, 0),
+    ]
+    for status, *call in forbidden:
+        try:
+            Graph(card, lambda: refused(status, driver.call, *call))
+        except DriverError as e:
+            assert (e.args[0], e.status) == (f"cuStreamEndCapture returned {CAPTURE_INVALIDATED}", CAPTURE_INVALIDATED), call
+        else:
+            raise AssertionError(f"a capture with {call[0]} gave a graph")
+    Graph(card, lambda: driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))).free()
+    Graph(card, lambda: driver.call("cuStreamSynchronize", other)).free()
+    add(card, x, x)
+    assert (x.read() == 2).all(), "the stream is not well after a capture that failed"
+    driver.call("cuStreamDestroy_v2", other)
+    driver.call("cuEventDestroy_v2", event)
+    assert live_graphs(driver) == 0
+
+
+def an_event_of_a_capture_is_none_of_the_host(driver, cards):
+    card, event = cards[0], ctypes.c_void_p()
+    card.use()
+    driver.call("cuEventCreate", ctypes.byref(event), 0)
+
+    def queue():
+        driver.call("cuEventRecord", event, card.stream)
+        driver.call("cuStreamWaitEvent", card.stream, event, 0)
+
+    Graph(card, queue).free()
+    refused(CAPTURED_EVENT, driver.call, "cuEventSynchronize", event)
+    refused(CAPTURED_EVENT, driver.call, "cuEventQuery", event)
+    driver.call("cuEventRecord", event, card.stream)
+    driver.call("cuEventSynchronize", event)
+    driver.call("cuEventDestroy_v2", event)
+
+
+def captures_begin_once_end_once_and_in_one_mode(driver, cards):
+    card, graph = cards[0], ctypes.c_void_p()
+    card.use()
+    refused(INVALID_VALUE, driver.call, "cuStreamEndCapture", card.stream, ctypes.byref(graph))
+    refused(NOT_SUPPORTED, driver.call, "cuStreamBeginCapture_v2", card.stream, 0)
+    refused(CAPTURE_UNSUPPORTED, driver.call, "cuStreamBeginCapture_v2", None, THREAD_LOCAL)
+    begin_again = lambda: refused(INVALID_VALUE, driver.call, "cuStreamBeginCapture_v2", card.stream, THREAD_LOCAL)
+    empty = Graph(card, begin_again)
+    empty.launch()
+    refused(INVALID_HANDLE, empty.launch, cards[1].stream)
+    empty.free()
+    refused(INVALID_HANDLE, empty.free)
+    refused(INVALID_HANDLE, empty.launch)
+
+
+def a_graph_fails_on_demand(driver, cards):
+    card = cards[0]
+    x, y = ones(card), ones(card)
+    graph = Graph(card, lambda: add(card, x, y))
+    driver.library.tandem_emu_fail_launch_after(ctypes.c_uint64(1), LAUNCH_FAILED)
+    graph.launch()
+    refused(LAUNCH_FAILED, graph.launch)
+    refused(LAUNCH_FAILED, graph.launch)
+    driver.library.tandem_emu_heal(0)
+    assert (x.read() == 2).all()
+    graph.free()
+
+
+def a_graph_with_freed_memory_ends_the_context(driver, cards):
+    card = cards[0]
+    x, y = ones(card), ones(card)
+    graph = Graph(card, lambda: add(card, x, y))
+    card.free_all()
+    graph.launch()
+    refused(ILLEGAL_ADDRESS, driver.call, "cuStreamSynchronize", card.stream)
+    driver.library.tandem_emu_heal(0)
+    graph.free()
+
+
+def launches_take_the_attributes_that_the_engine_uses(driver, cards):
+    card = cards[0]
+    x, y = ones(card), ones(card)
+    card.launch_early("add", (1, 1, 1), (256, 1, 1), x, 4, y, 4, 4, 1)
+    assert (x.read() == 2).all()
+    config, attribute = Config(), Attribute(id=2)
+    config.grid, config.block, config.stream = (1, 1, 1), (256, 1, 1), card.stream
+    config.attributes, config.count = ctypes.pointer(attribute), 1
+    arguments = card.packed((x, 4, y, 4, 4, 1))
+    launch = lambda: driver.call("cuLaunchKernelEx", ctypes.byref(config), card.function("add"), arguments, None)
+    refused(NOT_SUPPORTED, launch)
+    attribute.id = 0
+    launch()
+    assert (x.read() == 3).all()
+
+
+def times_between_events_rise(driver, cards):
+    card, ms = cards[0], ctypes.c_float(-1)
+    card.use()
+    timed, untimed = [ctypes.c_void_p(), ctypes.c_void_p()], ctypes.c_void_p()
+    for event in timed:
+        driver.call("cuEventCreate", ctypes.byref(event), 0)
+    driver.call("cuEventCreate", ctypes.byref(untimed), 2)
+    refused(INVALID_HANDLE, driver.call, "cuEventElapsedTime", ctypes.byref(ms), *timed)
+    driver.call("cuEventRecord", timed[0], card.stream)
+    add(card, ones(card, 4096), ones(card, 4096), width=4096, grid=(16, 1, 1))
+    driver.call("cuEventRecord", timed[1], card.stream)
+    driver.call("cuEventElapsedTime", ctypes.byref(ms), *timed)
+    assert ms.value > 0
+    refused(INVALID_HANDLE, driver.call, "cuEventElapsedTime", ctypes.byref(ms), timed[0], untimed)
+    for event in (*timed, untimed):
+        driver.call("cuEventDestroy_v2", event)
+
+
 # ---- the process ends ------------------------------------------------------------------------------------------------
 
 
@@ -223,12 +420,19 @@ def dies_where_lanes_meet_at_different_places(driver, cards):
     cards[0].launch("probe_divergent_warp", (1, 1, 1), (32, 1, 1), ones(cards[0], 32))
 
 
+def dies_where_nobody_waits_for_the_kernel_before(driver, cards):
+    """probe_exp begins early and none of its threads waits for the kernel before"""
+    x = ones(cards[0])
+    cards[0].launch_early("probe_exp", (1, 1, 1), (256, 1, 1), x, x, 4)
+
+
 DYING = [
     dies_behind_the_end_of_an_allocation,
     dies_where_padding_was_written,
     dies_before_an_allocation,
     dies_at_a_divergent_barrier,
     dies_where_lanes_meet_at_different_places,
+    dies_where_nobody_waits_for_the_kernel_before,
 ]
 LIVING = [
     a_kernel_of_an_unknown_name_is_not_found,
@@ -244,6 +448,14 @@ LIVING = [
     a_launch_fails_after_so_many,
     the_compiler_asks_for_every_header_and_for_no_contraction,
     late_work_shows_a_missing_wait,
+    a_graph_runs_what_was_captured_as_often_as_it_is_launched,
+    what_a_graph_cannot_do_is_refused_and_the_capture_fails,
+    an_event_of_a_capture_is_none_of_the_host,
+    captures_begin_once_end_once_and_in_one_mode,
+    a_graph_fails_on_demand,
+    a_graph_with_freed_memory_ends_the_context,
+    launches_take_the_attributes_that_the_engine_uses,
+    times_between_events_rise,
 ]
 
 

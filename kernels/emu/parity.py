@@ -258,8 +258,10 @@ SECTIONS = [
     check_sums,
     check_attention,
     products.check_tables,
+    products.check_groups,
     products.check_products,
     products.check_float_products,
+    products.check_windows,
 ]
 
 

@@ -48,6 +48,12 @@ template <class T> T shuffle_down(T v, i32 distance) {
     const u32 own = emu::lane(), source = own + u32(distance);
     return emu_exchange(v, source < u32(WARP) ? source : own, emu::Meeting::ShuffleDown);
 }
+inline u32 lanes_where(bool condition) {
+    u32 bits = u32(condition) << emu::lane();
+    for (i32 lanes = 1; lanes < WARP; lanes *= 2) bits |= shuffle_xor(bits, lanes);
+    return bits;
+}
+inline i32 count_bits(u32 bits) { return __builtin_popcount(bits); }
 inline void warp_barrier() { emu_exchange(0, 0, emu::Meeting::Barrier); }
 
 inline i32 dp4a(u32 a, u32 b, i32 c) {
@@ -76,12 +82,16 @@ inline f32 f16_f32(u16 v) { return _cvtsh_ss(v); }
 inline u16 f32_f16(f32 v) { return _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline i32 f32_i32_even(f32 v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
 
+inline i32 hidden(i32 v) { return v; }
+
 constexpr i32 LINE_BYTES = 128;
 inline void prefetch(const void*) {}
 
 // A stream of the host runs its kernels one after another; who was to wait and did not is told.
 inline void wait_for_previous() { emu::note_wait(); }
 inline void let_next_start() {}
+
+inline void add_one(u32* place) { __atomic_fetch_add(place, 1u, __ATOMIC_RELAXED); }
 
 inline void set_once(u32* place, u32 value) {
     u32 zero = 0;

@@ -19,8 +19,27 @@ class DriverError(Exception):
         self.status = status
 
 
+# CUfunction_attribute.
+MAX_DYNAMIC_SHARED_BYTES = 8
+
+
 class Wide(int):
     """An argument of eight bytes."""
+
+
+class Attribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = [("id", ctypes.c_int), ("padding", ctypes.c_char * 4), ("value", ctypes.c_int * 16)]
+
+
+class Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(Attribute)), ("count", ctypes.c_uint),
+    ]
 
 
 class Driver:
@@ -128,7 +147,22 @@ class Card:
         self.driver.call("cuModuleGetFunction", ctypes.byref(function), self.module, name.encode())
         return function
 
-    def launch(self, name, grid, block, *arguments):
+    def launch(self, name, grid, block, *arguments, shared=0):
+        """`shared`: bytes of dynamic shared memory."""
+        addresses, function = self.packed(arguments), self.function(name)
+        if shared > 0:
+            self.driver.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED_BYTES, shared)
+        self.driver.call("cuLaunchKernel", function, *grid, *block, shared, self.stream, addresses, None)
+
+    def launch_early(self, name, grid, block, *arguments):
+        """The launch may begin before the kernel before has ended; the kernel waits by itself."""
+        addresses, config = self.packed(arguments), Config()
+        attribute = Attribute(id=6, value=(ctypes.c_int * 16)(1))
+        config.grid, config.block = grid, block
+        config.stream, config.attributes, config.count = self.stream, ctypes.pointer(attribute), 1
+        self.driver.call("cuLaunchKernelEx", ctypes.byref(config), self.function(name), addresses, None)
+
+    def packed(self, arguments):
         packed = []
         for a in arguments:
             if a is None or isinstance(a, Buffer):
@@ -138,8 +172,8 @@ class Card:
             else:
                 packed.append((ctypes.c_int64 if isinstance(a, Wide) else ctypes.c_int32)(a))
         addresses = (ctypes.c_void_p * len(packed))(*(ctypes.addressof(p) for p in packed))
-        function = self.function(name)
-        self.driver.call("cuLaunchKernel", function, *grid, *block, 0, self.stream, addresses, None)
+        addresses.values = packed  # as long as the addresses
+        return addresses
 
     def free_all(self):
         self.use()

@@ -10,9 +10,12 @@
 struct IQ1_M {
     static constexpr i32 VALUES = 256, BYTES = 32 + 16 + 8, ALIGN = 8;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 16;
+    static constexpr bool FAR_PARTS = false;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         u32 top[2];
         load_words<4>(block + 48, top);
         const u32 d_bits = (top[0] >> 12 & 15) | (top[0] >> 28) << 4 | (top[1] >> 12 & 15) << 8 | (top[1] >> 28) << 12;

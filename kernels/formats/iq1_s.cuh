@@ -10,9 +10,12 @@
 struct IQ1_S {
     static constexpr i32 VALUES = 256, BYTES = 2 + 32 + 16, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 32;
+    static constexpr bool FAR_PARTS = false;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         const u32 word = load_u16(block + 34 + 2 * part);
         const i32 scale = 2 * (word >> 12 & 7) + 1;
         const u32 base = four(word >> 15 ? 9 : 7);  // the table holds 8 (grid + 1)

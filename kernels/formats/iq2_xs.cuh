@@ -10,9 +10,12 @@
 struct IQ2_XS {
     static constexpr i32 VALUES = 256, BYTES = 2 + 64 + 8, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 16;
+    static constexpr bool FAR_PARTS = false;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         const u32 nibbles = block[66 + part];
         out.d[0] = load_f16(block) * 0.125f;
         set_scales(out, 2 * (nibbles & 15) + 1, 2 * (nibbles >> 4) + 1);

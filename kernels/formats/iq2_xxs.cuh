@@ -10,9 +10,12 @@
 struct IQ2_XXS {
     static constexpr i32 VALUES = 256, BYTES = 2 + 64, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 32;
+    static constexpr bool FAR_PARTS = false;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         u32 word[2];
         load_words<ALIGN>(block + 2 + 8 * part, word);
         const i32 scale = 2 * (word[1] >> 28) + 1;

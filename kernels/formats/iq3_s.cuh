@@ -10,9 +10,12 @@
 struct IQ3_S {
     static constexpr i32 VALUES = 256, BYTES = 2 + 64 + 8 + 32 + 4, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 32;
+    static constexpr bool FAR_PARTS = false;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         const i32 scale = 2 * (block[106 + (part >> 1)] >> (4 * (part & 1)) & 15) + 1;
         const u32 ninth = block[66 + part];
         out.d[0] = load_f16(block);

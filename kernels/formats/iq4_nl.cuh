@@ -11,7 +11,8 @@ struct IQ4_NL {
     static constexpr Order ORDER = Order::STEPS;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         constexpr Table16 TABLE = iq4_table();
         out.d[0] = load_f16(block);
         u32 q[4];

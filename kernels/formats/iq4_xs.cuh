@@ -9,9 +9,12 @@
 struct IQ4_XS {
     static constexpr i32 VALUES = 256, BYTES = 2 + 2 + 4 + 128, ALIGN = 8;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 32;
+    static constexpr bool FAR_PARTS = false;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         constexpr Table16 TABLE = iq4_table();
         const u32 low = block[4 + (part >> 1)] >> (4 * (part & 1)) & 15;
         const i32 scale = (i32) (low | (load_u16(block + 2) >> (2 * part) & 3) << 4) - 32;

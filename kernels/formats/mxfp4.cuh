@@ -17,7 +17,8 @@ struct MXFP4 {
     static constexpr Order ORDER = Order::STEPS;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         constexpr Table16 TABLE = e2m1_table();
         out.d[0] = half_e8m0(block[0]);
         u32 q[4];

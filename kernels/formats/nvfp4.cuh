@@ -20,7 +20,8 @@ struct NVFP4 {
     static constexpr Order ORDER = Order::STEPS;
     static constexpr bool OFFSET = false, HALVES = true;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         constexpr Table16 TABLE = e2m1_table();
         u32 q[4];
         load_words<ALIGN>(block + 4 + 16 * part, q);

@@ -2,8 +2,9 @@
 //
 // Every format's file has one struct: BYTES and VALUES of a block, ALIGN (the largest power of two that divides BYTES,
 // at most 16), the traits of its products, and `decode`, which gives part 0 .. VALUES / 32 - 1 of a block.
-// Invariants: decoding never fails and never leaves a table, whatever the bytes; it reads bytes of its block, and below
-// them at most those of the same aligned word. A block's address is a multiple of ALIGN.
+// Invariants: decoding never fails and never leaves a table, whatever the bytes; from a card's memory (`const u8*`) it reads
+// bytes of its block, and below them at most those of the same aligned word; from shared memory (`Near`) whole sixteens.
+// A block's address is a multiple of ALIGN.
 // Does not know: activations, products, kernels.
 #pragma once
 #include "device/types.h"
@@ -60,6 +61,43 @@ DEVICE void load_words(const u8* p, u32 (&out)[N]) {
         }
 #pragma unroll
         for (i32 i = 0; i < N; i++) out[i] = (u32) (((u64) word[i + 1] << 32 | word[i]) >> (8 * skip));
+    }
+}
+
+// Bytes in shared memory that whole sixteens around them may be read.
+struct Near {
+    const u8* at;
+
+    DEVICE Near operator+(i32 bytes) const { return Near{at + bytes}; }
+    DEVICE u8 operator[](i32 i) const { return at[i]; }
+};
+
+DEVICE u32 load_u16(Near p) { return load_u16(p.at); }
+DEVICE f32 load_f16(Near p) { return load_f16(p.at); }
+
+template <i32 ALIGN, i32 N>
+DEVICE void load_words(Near p, u32 (&out)[N]) {
+    if constexpr (ALIGN >= 4 || N < 4) {
+        load_words<ALIGN>(p.at, out);
+    } else {
+        // Lanes that read neighbouring bytes meet in fewer banks by sixteens than by words.
+        constexpr i32 SIXTEENS = (4 * N + 30) / 16;
+        const u32 skip = (u32) ((u64) p.at & 15);
+        const Words4* const from = (const Words4*) (p.at - skip);
+        u32 word[4 * SIXTEENS];
+#pragma unroll
+        for (i32 i = 0; i < SIXTEENS; i++) {
+            const Words4 sixteen = from[i];
+#pragma unroll
+            for (i32 k = 0; k < 4; k++) word[4 * i + k] = sixteen.word[k];
+        }
+#pragma unroll
+        for (i32 i = 0; i < N + 2; i++)
+            if (i + 2 < 4 * SIXTEENS) word[i] = skip & 8 ? word[i + 2] : word[i];
+#pragma unroll
+        for (i32 i = 0; i < N + 1; i++) word[i] = skip & 4 ? word[i + 1] : word[i];
+#pragma unroll
+        for (i32 i = 0; i < N; i++) out[i] = (u32) (((u64) word[i + 1] << 32 | word[i]) >> (8 * (skip & 3)));
     }
 }
 

@@ -9,9 +9,12 @@
 struct Q2_K {
     static constexpr i32 VALUES = 256, BYTES = 16 + 64 + 2 + 2, ALIGN = 4;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 16;
+    static constexpr bool FAR_PARTS = false;
     static constexpr bool OFFSET = true, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         const u32 first = block[2 * part], second = block[2 * part + 1];
         out.d[0] = load_f16(block + 80);
         out.m = load_f16(block + 82);

@@ -10,9 +10,12 @@
 struct Q3_K {
     static constexpr i32 VALUES = 256, BYTES = 32 + 64 + 12 + 2, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 16;
+    static constexpr bool FAR_PARTS = false;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         out.d[0] = load_f16(block + 108);
         set_scales(out, signed_scale(block + 96, 2 * part), signed_scale(block + 96, 2 * part + 1));
         u32 third[8], low[8];

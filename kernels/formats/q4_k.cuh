@@ -10,12 +10,17 @@
 struct Q4_K {
     static constexpr i32 VALUES = 256, BYTES = 2 + 2 + 12 + 128, ALIGN = 16;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 32;
+    static constexpr bool FAR_PARTS = false;
     static constexpr bool OFFSET = true, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
-        out.d[0] = load_f16(block);
-        out.m = load_f16(block + 2);
-        scale_and_min(block + 4, part, out);
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
+        u32 head[4];
+        load_words<ALIGN>(block, head);
+        out.d[0] = f16_f32((u16) head[0]);
+        out.m = f16_f32((u16) (head[0] >> 16));
+        scale_and_min(head[1], head[2], head[3], part, out);
         u32 q[8];
         load_words<ALIGN>(block + 16 + 32 * (part >> 1), q);
 #pragma unroll

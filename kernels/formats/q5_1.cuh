@@ -11,7 +11,8 @@ struct Q5_1 {
     static constexpr Order ORDER = Order::STEPS;
     static constexpr bool OFFSET = true, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         out.d[0] = load_f16(block);
         out.m = load_f16(block + 2);
         u32 word[5];  // the fifth bits, then the nibbles

@@ -9,9 +9,12 @@
 struct Q6_K {
     static constexpr i32 VALUES = 256, BYTES = 128 + 64 + 16 + 2, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 16;
+    static constexpr bool FAR_PARTS = true;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         const i32 h = part >> 2, k = part & 3;
         out.d[0] = load_f16(block + 208);
         set_scales(out, (i8) block[192 + 2 * part], (i8) block[193 + 2 * part]);

@@ -11,7 +11,8 @@ struct Q8_0 {
     static constexpr Order ORDER = Order::STEPS;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         out.d[0] = load_f16(block);
         load_words<ALIGN>(block + 2, out.code);
     }

@@ -17,9 +17,12 @@ DEVICE u32 digits(u32 bytes, u32 power) {
 struct TQ1_0 {
     static constexpr i32 VALUES = 256, BYTES = 32 + 16 + 4 + 2, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 32;
+    static constexpr bool FAR_PARTS = false;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         out.d[0] = load_f16(block + 52);
         set_scales(out, 1, 1);
 #pragma unroll

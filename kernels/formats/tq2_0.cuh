@@ -9,9 +9,12 @@
 struct TQ2_0 {
     static constexpr i32 VALUES = 256, BYTES = 64 + 2, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
+    static constexpr i32 SCALE_VALUES = 32;
+    static constexpr bool FAR_PARTS = false;
     static constexpr bool OFFSET = false, HALVES = false;
 
-    static DEVICE void decode(const u8* block, i32 part, Part& out) {
+    template <class P>
+    static DEVICE void decode(P block, i32 part, Part& out) {
         out.d[0] = load_f16(block + 64);
         set_scales(out, 1, 1);
         u32 q[8];

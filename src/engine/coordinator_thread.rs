@@ -63,6 +63,8 @@ impl CoordinatorShell {
             events.push_back(self.next());
             while let Some(event) = events.pop_front() {
                 self.machine.step(event, self.clock.now_ns(), &mut actions);
+                // Cards first: to wake who reads a token takes longer than to post the next window.
+                actions.sort_by_key(|action| matches!(action, CoordinatorAction::Deliver(..)));
                 for action in actions.drain(..) {
                     has_stopped |= self.perform(action, &mut events);
                 }
@@ -84,7 +86,10 @@ impl CoordinatorShell {
             None => Instant::now() + IDLE,
         };
         // The coordinator ends by mail, after what is in flight; nothing ends its waits early.
-        let wait = Wait { deadline, patience: self.patience, cancel: &self.never };
+        // No card works for a pipeline of one stage until the answer has been read.
+        let is_due = self.machine.oldest().is_some();
+        let patience = if is_due { self.patience.eager() } else { self.patience };
+        let wait = Wait { deadline, patience, cancel: &self.never };
         match self.inbox.pop(&wait) {
             Ok(mail) => self.open(mail),
             Err(WaitEnded::Deadline | WaitEnded::Cancelled) => {

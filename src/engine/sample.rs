@@ -197,17 +197,32 @@ fn all_finite(values: &[f32]) -> bool {
 
 /// The highest value's index; the lowest index among equals; 0 for nothing.
 pub fn argmax(values: &[f32]) -> u32 {
-    const LANES: usize = 16;
+    // Only the block that holds the highest value is searched for its place.
+    const BLOCK: usize = 1024;
+    let (mut most, mut at) = (f32::NEG_INFINITY, 0);
+    for (number, block) in values.chunks(BLOCK).enumerate() {
+        let highest = highest(block);
+        if highest > most {
+            (most, at) = (highest, number * BLOCK);
+        }
+    }
+    let place = values[at..].iter().position(|&v| v == most);
+    place.map_or(0, |place| (at + place) as u32)
+}
+
+/// The highest value, in lanes that the compiler makes vectors of; -inf for nothing.
+fn highest(values: &[f32]) -> f32 {
+    const LANES: usize = 32;
+    let higher = |a: f32, b: f32| if b > a { b } else { a };
     let mut best = [f32::NEG_INFINITY; LANES];
     let chunks = values.chunks_exact(LANES);
     let rest = chunks.remainder();
     for chunk in chunks {
         for (b, &v) in best.iter_mut().zip(chunk) {
-            *b = if v > *b { v } else { *b };
+            *b = higher(*b, v);
         }
     }
-    let most = best.iter().chain(rest).fold(f32::NEG_INFINITY, |m, &v| if v > m { v } else { m });
-    values.iter().position(|&v| v == most).unwrap_or(0) as u32
+    best.iter().chain(rest).fold(f32::NEG_INFINITY, |m, &v| higher(m, v))
 }
 
 /// The `count` best tokens (all for 0) in rising id; among equals the lower id is better.

@@ -23,6 +23,9 @@ impl Patience {
     /// Parks at once.
     pub const NONE: Patience = Patience { spin_us: 0 };
 
+    /// The longest spin for an answer that is under way: most windows are back before.
+    const EAGER_US: u32 = 5_000;
+
     /// Spins for `spin_us`, at most [`Patience::SPIN_US_MAX`].
     pub fn new(spin_us: u32) -> Patience {
         Patience { spin_us: spin_us.min(Self::SPIN_US_MAX) }
@@ -32,6 +35,12 @@ impl Patience {
     /// keeps the very thread it waits for from running.
     pub fn for_threads(threads: usize, cpus: usize) -> Patience {
         if threads <= cpus { Patience::new(Self::SPIN_US_MAX) } else { Patience::NONE }
+    }
+
+    /// The same for a thread on whose wake a batch waits: where it spins at all it spins past a window's time, since
+    /// waking it up takes tens of microseconds of every token.
+    pub fn eager(self) -> Patience {
+        Patience { spin_us: if self.spin_us == 0 { 0 } else { Self::EAGER_US } }
     }
 
     /// Microseconds of spinning.

@@ -24,7 +24,7 @@ use super::CudaError;
 use super::faults::{FaultKind, Faults, ForcedFault, Met};
 
 /// The most arguments of a kernel.
-const ARGUMENTS_MAX: usize = 20;
+const ARGUMENTS_MAX: usize = 34;
 
 /// What a driver says of code that it cannot load.
 const REFUSES_IMAGE: [sys::CUresult; 5] = [
@@ -434,7 +434,7 @@ impl Stream {
             blockDimX: block as u32,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: kernel.shared_bytes,
             hStream: self.0.raw,
             attrs: &mut early,
             numAttrs: u32::from(kernel.start == Start::Early),
@@ -683,7 +683,7 @@ impl Module {
         // SAFETY: the module lives; name and target outlive the call.
         let status = unsafe { sys::cuModuleGetFunction(&mut raw, self.0.raw, text.as_ptr()) };
         checked("cuModuleGetFunction", status).ok()?;
-        Some(Kernel { module: self.clone(), raw, name: name.to_owned(), signature, start })
+        Some(Kernel { module: self.clone(), raw, name: name.to_owned(), signature, start, shared_bytes: 0 })
     }
 }
 
@@ -720,6 +720,21 @@ pub struct Kernel {
     name: String,
     signature: &'static [Parameter],
     start: Start,
+    /// Dynamic shared memory of every launch.
+    shared_bytes: u32,
+}
+
+impl Kernel {
+    /// The same kernel, with so much dynamic shared memory in every launch.
+    pub fn with_shared(self, bytes: usize) -> Result<Kernel, CudaError> {
+        self.module.0.context.bind()?;
+        let shared_bytes = u32::try_from(bytes).expect("invariant: shared memory is counted in KiB");
+        let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the module lives, and with it the function.
+        let status = unsafe { sys::cuFuncSetAttribute(self.raw, which, shared_bytes as i32) };
+        checked("cuFuncSetAttribute", status)?;
+        Ok(Kernel { shared_bytes, ..self })
+    }
 }
 
 // SAFETY: a function is a read-only handle that lives as long as its module.

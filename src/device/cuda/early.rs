@@ -11,13 +11,25 @@ const WAIT: &str = "wait_for_previous";
 
 /// Whether the kernel of that name in `unit` waits by itself.
 pub fn waits_by_itself(unit: &Unit, kernel: &str) -> bool {
-    let unit_text = logical(unit.text);
-    let texts: Vec<String> = HEADERS.iter().map(|(_, text)| logical(text)).collect();
-    let functions: Vec<(&str, &str)> = texts.iter().chain([&unit_text]).flat_map(|t| bodies(t)).collect();
-    let (macros, plain): (Vec<&str>, Vec<&str>) = unit_text.lines().partition(|l| l.starts_with("#define "));
-    let macros: Vec<Macro<'_>> = macros.iter().filter_map(|l| Macro::of(l)).collect();
-    kernel_body(&plain.join("\n"), kernel, &macros, 0)
-        .is_some_and(|body| waits(&body, &functions, &mut Vec::new()))
+    let texts = Texts::of(unit);
+    let functions: Vec<(&str, &str)> = texts.0.iter().flat_map(|t| bodies(t)).collect();
+    texts.kernel(kernel).is_some_and(|body| waits(&body, &functions, &mut Vec::new()))
+}
+
+/// A unit and the headers.
+struct Texts(Vec<String>);
+
+impl Texts {
+    fn of(unit: &Unit) -> Texts {
+        Texts([unit.text].into_iter().chain(HEADERS.iter().map(|(_, text)| *text)).map(logical).collect())
+    }
+
+    /// The body of a kernel of the unit.
+    fn kernel(&self, name: &str) -> Option<String> {
+        let macros: Vec<Macro<'_>> = self.0.iter().flat_map(|t| t.lines()).filter_map(Macro::of).collect();
+        let plain: Vec<&str> = self.0[0].lines().filter(|l| !l.starts_with('#')).collect();
+        kernel_body(&plain.join("\n"), name, &macros, 0)
+    }
 }
 
 /// Without comments, each macro on one line.
@@ -150,7 +162,7 @@ fn waits<'a>(body: &str, functions: &[(&'a str, &'a str)], seen: &mut Vec<&'a st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::cuda::source::ROWS;
+    use crate::device::cuda::source::{ATTENTION, FORMATS, ROWS};
 
     const TEXT: &str = "
 template <class Form> DEVICE void store(f32* x) {
@@ -185,7 +197,22 @@ ONE(by_name, F)
     }
 
     #[test]
-    fn the_shipped_kernels_are_understood() {
+    fn the_shipped_kernels_are_found() {
+        let units = [
+            (&ROWS, &["rms_norm", "route", "quantise_a32"][..]),
+            (&ATTENTION, &["append_f16", "attend_span_q8_0", "attend_merge"][..]),
+            (&FORMATS, &["embed_f16", "embed_q4_k", "product_q6_k", "product_float_f32"][..]),
+            (&FORMATS, &["expert_product_q1_0", "expert_product_float_bf16"][..]),
+        ];
+        for (unit, names) in units {
+            let texts = Texts::of(unit);
+            names.iter().for_each(|name| assert!(texts.kernel(name).is_some(), "{name}"));
+            assert_eq!(texts.kernel("product_"), None);
+        }
+    }
+
+    #[test]
+    fn the_shipped_kernels_that_wait_are_known() {
         for name in ["add", "swiglu", "gather"] {
             assert!(waits_by_itself(&ROWS, name), "{name}");
         }

@@ -14,18 +14,25 @@ use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 a
 use super::driver::{Context, Kernel, Module, Parameter, Start};
 use super::early::waits_by_itself;
 use super::nvrtc::{Nvrtc, Request, Target};
-use super::source::{self, ATTENTION, FORMATS, OPTIONS, ROWS, Unit};
+use super::source::{self, ATTENTION, FORMATS, OPTIONS, PROMPT, ROWS, Unit};
 use crate::device::{CardError, LoadProgress};
 use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::{CardId, KvFormat};
 
+/// Of products with images: three matrices, images, what is added, experts, rows of floats.
+#[rustfmt::skip]
+const WINDOW: &[Parameter] = &[
+    P, P, P, P, P, P, I, I, I, I, I, I, P, P, P, P, P, P, I, I,
+    P, P, I, I, P, I, P, L, I, I, P, I, P, U,
+];
+
 /// Parameters of each kernel, or family of kernels up to the name of a type: unit, name, parameters.
 const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&FORMATS, "embed_", &[P, P, P, I, I, I]),
-    (&FORMATS, "product_", &[P, P, P, P, I, I, I, I, P, P]),
+    (&FORMATS, "window_", WINDOW),
+    (&FORMATS, "window_wide_", WINDOW),
     (&FORMATS, "product_float_", &[P, P, I, P, I, I, I, I, P, P]),
-    (&FORMATS, "expert_product_", &[P, L, P, I, I, P, P, P, I, I, I, P, I]),
     (&FORMATS, "expert_product_float_", &[P, L, P, I, I, P, I, P, I, I, I, P, I]),
     (&ROWS, "rms_norm", &[P, I, I, P, I, I, P, I, I, F, I]),
     (&ROWS, "quantise_a32", &[P, I, P, P, I, I, P, U]),
@@ -40,6 +47,8 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION, "attend_span_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
     (&ATTENTION, "attend_merge", &[P, I, P, P, I, I, I, I]),
     (&ATTENTION, "copy_page", &[P, L, I, I]),
+    (&PROMPT, "group_pairs", &[P, I, I, P, P]),
+    (&PROMPT, "prompt_product_", &[P, L, P, P, I, P, P, P, I, I, I, I, P, I, P]),
 ];
 
 /// Where kernels come from.
@@ -85,6 +94,7 @@ struct Piece {
 pub struct Kernels {
     modules: Vec<Loaded>,
     cache: Cache,
+    takes_early: bool,
 }
 
 /// A piece on the card.
@@ -97,6 +107,8 @@ struct Loaded {
 
 /// The least architecture whose code can wait for the kernel before. Text for an older one cannot, on any card.
 const EARLY_SINCE: i32 = 90;
+/// The least driver that keeps early launches in captured graphs.
+const EARLY_DRIVER: (i32, i32) = (12, 3);
 
 impl Kernels {
     /// The kernels of `units` for weights of `formats`: compiles what the cache does not hold, on all processors, and
@@ -148,7 +160,7 @@ impl Kernels {
         }
         match refusal.filter(|_| !missing.is_empty()) {
             Some(error) => Err(failed(error)),
-            None => Ok(Kernels { modules, cache }),
+            None => Ok(Kernels { modules, cache, takes_early: machine.driver >= EARLY_DRIVER }),
         }
     }
 
@@ -185,7 +197,8 @@ impl Kernels {
         let mut of_unit = self.modules.iter().filter(|loaded| loaded.piece.unit == unit);
         let loaded = of_unit.find(|loaded| !unit.per_format || ty.is_none() || loaded.piece.format == ty);
         let kernel = loaded.and_then(|loaded| {
-            let early = loaded.target.architecture() >= EARLY_SINCE && waits_by_itself(unit, &name);
+            let can_wait = loaded.target.architecture() >= EARLY_SINCE;
+            let early = self.takes_early && can_wait && waits_by_itself(unit, &name);
             loaded.module.kernel(&name, signature, if early { Start::Early } else { Start::InOrder })
         });
         kernel.ok_or_else(|| CudaError::NoKernel { name, folder: self.cache.shown() })
@@ -283,7 +296,7 @@ mod tests {
     use crate::device::cuda::source::UNITS;
 
     /// Names of the kernels of a source, with what stands between their parentheses. A macro's kernel has the name of
-    /// the family (`product_##T`), or is called NAME and named by the macro's uses.
+    /// the family (`embed_##T`), or is called NAME and named by the macro's uses.
     fn kernels(text: &str) -> Vec<(String, String)> {
         let mut found = Vec::new();
         for (at, _) in text.match_indices("extern \"C\" __global__") {
@@ -302,10 +315,10 @@ mod tests {
             }
             let (head, _) = text[..at].rsplit_once("(NAME,").unwrap();
             let makro = head.rsplit_once("#define ").unwrap().1;
-            let uses = text.lines().filter_map(|l| l.strip_prefix(makro)?.strip_prefix('('));
+            let uses = text.lines().filter_map(|l| l.trim_start().strip_prefix(makro)?.strip_prefix('('));
             for name in uses.map(|u| u.split(',').next().unwrap()) {
-                let family = ["_f32", "_f16", "_q8_0"].iter().find_map(|f| name.strip_suffix(f)).unwrap();
-                found.push((format!("{family}_"), parameters.to_owned()));
+                let family = ["f32", "f16", "q8_0", "##T"].iter().find_map(|f| name.strip_suffix(f)).unwrap();
+                found.push((family.to_owned(), parameters.to_owned()));
             }
         }
         found

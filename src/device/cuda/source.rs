@@ -45,13 +45,18 @@ pub const ROWS: Unit = Unit { name: "rows.cu", text: text!("rows.cu"), per_forma
 /// Keys, values, attention.
 pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.cu"), per_format: false };
 
+/// Products of the many rows of a chunk.
+pub const PROMPT: Unit = Unit { name: "prompt.cu", text: text!("prompt.cu"), per_format: true };
+
 /// Everything that is compiled.
-pub const UNITS: [&Unit; 3] = [&FORMATS, &ROWS, &ATTENTION];
+pub const UNITS: [&Unit; 4] = [&FORMATS, &ROWS, &ATTENTION, &PROMPT];
 
 headers! {
+    "device/copies.cuh",
     "device/functions.cuh",
     "device/hip.h",
     "device/image.cuh",
+    "device/mma_int8.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",
     "device/types.h",
@@ -84,6 +89,7 @@ headers! {
     "formats/q5_k.cuh",
     "formats/q6_k.cuh",
     "formats/q8_0.cuh",
+    "formats/tile.cuh",
     "formats/tq1_0.cuh",
     "formats/tq2_0.cuh",
 }

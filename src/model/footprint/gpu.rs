@@ -13,6 +13,12 @@ use crate::model::program::{Op, Product, Program, StateKind};
 /// Positions of a span of attention (`docs/numerics.md`, Attention).
 pub const SPAN_POSITIONS: usize = 1024;
 
+/// Activation rows of a tile of a chunk's products.
+pub const TILE_COLUMNS: usize = 64;
+
+/// Bytes of a tile's entry in the list of a chunk's experts; its head has as many.
+const TILE_BYTES: usize = 16;
+
 /// Rows whose spans are kept at once where a context is full; more rows take turns.
 pub const ATTENTION_ROWS: usize = 64;
 
@@ -70,6 +76,8 @@ pub struct GpuSizes {
     pub choices: Vec<usize>,
     /// The most experts of a row.
     pub experts_used: usize,
+    /// The most experts that rows choose among.
+    pub experts: usize,
     /// Of the experts.
     pub pair: PairBytes,
     /// Of one span of one row: maximum, sum and values of every query head.
@@ -99,6 +107,7 @@ impl GpuSizes {
             let outer = match op {
                 Op::Experts { choice, down, inner_width, out, .. } => {
                     sizes.experts_used = sizes.experts_used.max(program.choices[choice.0].used);
+                    sizes.experts = sizes.experts.max(program.choices[choice.0].experts);
                     sizes.pair.inner = sizes.pair.inner.max(4 * inner_width);
                     sizes.pair.out = sizes.pair.out.max(4 * out.len());
                     let inner = image(down).map_or(ImageBytes::default(), |(_, bytes)| bytes);
@@ -132,8 +141,23 @@ impl GpuSizes {
         let of_rows = self.rows.iter().copied().chain(image(self.a32)).chain(image(self.a256));
         let of_rows = of_rows.chain(self.choices.iter().flat_map(|&bytes| [bytes, bytes]));
         let of_pairs = pair.into_iter().chain(image(self.pair.image)).map(|b| b * self.experts_used);
-        let places: u64 = of_rows.chain(of_pairs).map(|bytes| kept((bytes * rows_max) as u64)).sum();
-        places + self.block_bytes(rows_max, kv_pages)
+        let order = 4 * self.experts_used;
+        let of_rows = of_rows.chain(of_pairs).chain([order]);
+        let places: u64 = of_rows.map(|bytes| kept((bytes * rows_max) as u64)).sum();
+        places + kept(self.tiles_bytes(rows_max)) + self.block_bytes(rows_max, kv_pages)
+    }
+
+    /// The tiles of `pairs` pairs of rows and experts, at most: one that is not full for each expert that is chosen.
+    pub fn tiles_max(&self, pairs: usize) -> usize {
+        pairs / TILE_COLUMNS + self.experts.min(pairs)
+    }
+
+    /// The list of tiles; nothing without experts.
+    pub fn tiles_bytes(&self, rows_max: usize) -> u64 {
+        if self.experts == 0 {
+            return 0;
+        }
+        (TILE_BYTES * (1 + self.tiles_max(self.experts_used * rows_max))) as u64
     }
 
     /// The block that the host sends with every batch: the fault word, then token, position, state and source of each

@@ -24,6 +24,10 @@ pub(super) struct PairPlaces {
     pub(super) out: Span,
     /// Image of the inner row.
     pub(super) image: Image,
+    /// The numbers of the pairs, sorted by expert.
+    pub(super) order: Span,
+    /// The tiles of the sorted pairs.
+    pub(super) tiles: Span,
 }
 
 /// Where the logits are made.
@@ -83,6 +87,8 @@ impl Buffers {
                 codes: cut_pairs(sizes.pair.image.codes),
                 scales: cut_pairs(sizes.pair.image.scales),
             },
+            order: cut_pairs(4),
+            tiles: arena.cut(sizes.tiles_bytes(rows_max) as usize),
         };
         let block = arena.cut(sizes.block_bytes(rows_max, settings.kv_pages) as usize);
         arena.whole();

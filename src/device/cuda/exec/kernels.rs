@@ -2,6 +2,8 @@
 //!
 //! Invariant: a weight has the kernels of its type and use, and no others. Does not know: batches.
 
+use super::launch::Window;
+use super::prompt;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Kernel;
 use crate::device::cuda::kernels::Kernels;
@@ -14,7 +16,12 @@ use crate::model::program::{WeightDecl, WeightId, WeightUse};
 #[derive(Clone, Debug, Default)]
 pub(super) struct OfWeight {
     pub(super) embed: Option<Kernel>,
+    /// With rows of floats.
     pub(super) product: Option<Kernel>,
+    /// With images of a window's rows.
+    pub(super) window: Option<Window>,
+    /// With the images of a chunk's rows.
+    pub(super) prompt: Option<Kernel>,
 }
 
 /// All kernels of a stage.
@@ -32,6 +39,7 @@ pub(super) struct StageKernels {
     pub(super) attend_span: Kernel,
     pub(super) attend_merge: Kernel,
     pub(super) copy_page: Kernel,
+    pub(super) group_pairs: Kernel,
     weights: Vec<OfWeight>,
 }
 
@@ -48,24 +56,28 @@ impl StageKernels {
                 return Ok(OfWeight::default());
             }
             let embed = || all.for_type("embed_", decl.ty).map(Some);
-            let has_image = image_of(decl.ty, activations).is_some();
-            let product = || {
-                let family = match (decl.usage, has_image) {
-                    (WeightUse::Experts, true) => "expert_product_",
-                    (WeightUse::Experts, false) => "expert_product_float_",
-                    (_, true) => "product_",
-                    (_, false) => "product_float_",
-                };
-                all.for_type(family, decl.ty).map(Some)
+            let products = || -> Result<OfWeight, CudaError> {
+                if let Some(kind) = image_of(decl.ty, activations) {
+                    let narrow = all.for_type("window_", decl.ty)?;
+                    let wide = all.for_type("window_wide_", decl.ty)?;
+                    let prompt = all.for_type("prompt_product_", decl.ty)?;
+                    let prompt = prompt.with_shared(prompt::shared_bytes(kind))?;
+                    let window = Some(Window { narrow, wide });
+                    return Ok(OfWeight { window, prompt: Some(prompt), ..OfWeight::default() });
+                }
+                let experts = decl.usage == WeightUse::Experts;
+                let family = if experts { "expert_product_float_" } else { "product_float_" };
+                Ok(OfWeight { product: Some(all.for_type(family, decl.ty)?), ..OfWeight::default() })
             };
-            Ok(match decl.usage {
-                WeightUse::Vector => OfWeight::default(),
-                WeightUse::Table => OfWeight { embed: embed()?, product: None },
-                WeightUse::Matrix | WeightUse::Experts => OfWeight { embed: None, product: product()? },
-                WeightUse::TiedTable => OfWeight {
-                    embed: if stage.embeds() { embed()? } else { None },
-                    product: if stage.heads() { product()? } else { None },
-                },
+            let (embeds, multiplies) = match decl.usage {
+                WeightUse::Vector => (false, false),
+                WeightUse::Table => (true, false),
+                WeightUse::Matrix | WeightUse::Experts => (false, true),
+                WeightUse::TiedTable => (stage.embeds(), stage.heads()),
+            };
+            Ok(OfWeight {
+                embed: if embeds { embed()? } else { None },
+                ..if multiplies { products()? } else { OfWeight::default() }
             })
         };
         let weights = stage.program.weights.iter().enumerate().map(of_weight);
@@ -82,6 +94,7 @@ impl StageKernels {
             attend_span: all.for_kv("attend_span_", kv)?,
             attend_merge: all.plain("attend_merge")?,
             copy_page: all.plain("copy_page")?,
+            group_pairs: all.plain("group_pairs")?,
             weights: weights.collect::<Result<_, _>>()?,
         })
     }
@@ -99,11 +112,23 @@ impl StageKernels {
         self.weights[id.0].embed.as_ref().expect("invariant: an op embeds from tables of its stage only")
     }
 
-    /// Multiplies with a matrix.
+    /// Multiplies a matrix with the images of a window's rows.
+    pub(super) fn window(&self, id: WeightId) -> &Window {
+        let window = self.weights[id.0].window.as_ref();
+        window.expect("invariant: an op multiplies with matrices of its stage only")
+    }
+
+    /// Multiplies a matrix with floats.
     pub(super) fn product(&self, id: WeightId) -> &Kernel {
         self.weights[id.0]
             .product
             .as_ref()
             .expect("invariant: an op multiplies with matrices of its stage only")
+    }
+
+    /// Multiplies a matrix with the images of a chunk's rows.
+    pub(super) fn prompt(&self, id: WeightId) -> &Kernel {
+        let prompt = self.weights[id.0].prompt.as_ref();
+        prompt.expect("invariant: an op multiplies with matrices of its stage only")
     }
 }

@@ -11,6 +11,7 @@ mod buffers;
 mod graphs;
 mod kernels;
 mod launch;
+mod prompt;
 mod steps;
 
 use std::sync::Arc;
@@ -43,7 +44,7 @@ const LAYERS_AHEAD: usize = 2;
 /// Where the values lie in the memory that results arrive in; the fault word lies at its start.
 const VALUES_AT: usize = 64;
 
-/// The most of a grid's second and third dimensions.
+/// The most of a grid's second and third dimensions: rows of a batch.
 const GRID_MAX: usize = 65_535;
 
 /// Where a value that is not finite can be met, as fault words and errors name it.
@@ -149,7 +150,7 @@ impl CudaExec {
         let failed = |e: CudaError| e.on(card);
         let program = stage.program.clone();
         let sizes = GpuSizes::of(&program, settings.activations);
-        check(card, &program, &sizes, settings)?;
+        check(card, &program, settings)?;
         let kernels = StageKernels::new(kernels, stage, settings.activations, settings.kv).map_err(failed)?;
         let stream = Stream::new(memory.context).map_err(failed)?;
         let states: Vec<StateKind> =
@@ -365,7 +366,9 @@ impl StageExec for CudaExec {
         let start = Instant::now();
         let started = self.start(batch, pages, input).map_err(|e| e.on(self.card))?;
         let device_ns = self.finish(started, batch, output)?;
-        Ok(RunStamp { busy_ns: start.elapsed().as_nanos() as u64, device_ns })
+        let busy_ns = start.elapsed().as_nanos() as u64;
+        tracing::trace!(batch = batch.id.0, rows = batch.rows.len(), busy_ns, device_ns, "ran");
+        Ok(RunStamp { busy_ns, device_ns })
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {
@@ -383,19 +386,10 @@ impl StageExec for CudaExec {
 }
 
 /// Refuses what the kernels do not take.
-fn check(
-    card: CardId,
-    program: &Program,
-    sizes: &GpuSizes,
-    settings: &StageSettings,
-) -> Result<(), CardError> {
+fn check(card: CardId, program: &Program, settings: &StageSettings) -> Result<(), CardError> {
     let unsupported = |what: String| Err(CardError::Unsupported { card, what });
-    let pairs = settings.batch_rows_max * sizes.experts_used.max(1);
-    if pairs > GRID_MAX {
-        let rows = GRID_MAX / sizes.experts_used.max(1);
-        return unsupported(format!(
-            "CUDA cards take batches of up to {rows} rows of this model; lower --chunk"
-        ));
+    if settings.batch_rows_max > GRID_MAX {
+        return unsupported(format!("CUDA cards take batches of up to {GRID_MAX} rows; lower --chunk"));
     }
     // The shared memory of the router's kernel.
     const EXPERTS_MAX: usize = 1024;

@@ -6,8 +6,10 @@
 use super::launch::{self, Attention, Experts, Input, Matrix, Pieces, Rows};
 use super::{CudaExec, Met, Run};
 use crate::device::cuda::CudaError;
+use crate::device::cuda::driver::Span;
 use crate::device::lower::{Mixture, RowOp, Step, Target};
 use crate::gguf::formats::ImageKind;
+use crate::model::facts::WINDOW_ROWS_MAX;
 use crate::model::program::{Product, RopePairing, View, WeightId};
 
 type Queued = Result<(), CudaError>;
@@ -28,15 +30,7 @@ impl CudaExec {
             Step::Head { x, weight, image } => {
                 let head = self.buffers.head.expect("invariant: a stage with a head has its places");
                 let product = Product { weight: *weight, scale: None, bias: None };
-                let (matrix, input) = (self.matrix(&product), self.input(*x, *image));
-                launch::product(
-                    &self.stream,
-                    self.kernels.product(*weight),
-                    &matrix,
-                    input,
-                    head.logits,
-                    run.n,
-                )
+                self.multiply(&product, self.input(*x, *image), head.logits, run.n)
             }
         }
     }
@@ -94,7 +88,7 @@ impl CudaExec {
     }
 
     /// The same where the kernel reads neighbouring values.
-    fn dense(&self, view: View) -> Rows {
+    pub(super) fn dense(&self, view: View) -> Rows {
         assert!(view.is_dense(), "a kernel of neighbouring values cannot take {view:?}");
         self.rows(view)
     }
@@ -103,14 +97,14 @@ impl CudaExec {
         Pieces { rows: self.rows(view), count: view.count, width: view.width, stride: view.stride }
     }
 
-    fn input(&self, x: View, image: Option<ImageKind>) -> Input {
+    pub(super) fn input(&self, x: View, image: Option<ImageKind>) -> Input {
         match image {
             Some(kind) => Input::Image(self.buffers.image(kind)),
             None => Input::Floats(self.dense(x)),
         }
     }
 
-    fn matrix(&self, product: &Product) -> Matrix {
+    pub(super) fn matrix(&self, product: &Product) -> Matrix {
         let decl = self.program.weight(product.weight);
         let vector = |id: Option<WeightId>| id.map(|id| self.weights.place(id));
         let (scale, bias) = (vector(product.scale), vector(product.bias));
@@ -118,9 +112,7 @@ impl CudaExec {
     }
 
     fn product(&self, x: View, target: &Target, n: usize) -> Queued {
-        let (matrix, input) = (self.matrix(&target.product), self.input(x, target.image));
-        let kernel = self.kernels.product(target.product.weight);
-        launch::product(&self.stream, kernel, &matrix, input, self.dense(target.out), n)
+        self.multiply(&target.product, self.input(x, target.image), self.dense(target.out), n)
     }
 
     /// As many rows at a time as the work's memory has spans for.
@@ -143,21 +135,31 @@ impl CudaExec {
         Ok(())
     }
 
+    /// Whom a mixture's product asks.
+    pub(super) fn experts_with(&self, m: &Mixture, product: &Product, per_pair: bool) -> Experts {
+        let decl = self.program.weight(product.weight);
+        let scale_per_expert = product.scale.is_some_and(|id| self.program.weight(id).cols > 1);
+        Experts {
+            matrix: self.matrix(product),
+            expert_bytes: decl.ty.row_bytes(decl.cols) * decl.rows,
+            scale_per_expert,
+            ids: self.buffers.choices[m.choice.0].0,
+            used: self.program.choices[m.choice.0].used,
+            per_pair,
+        }
+    }
+
     fn experts(&self, m: &Mixture, run: &Run<'_>, layer: usize) -> Queued {
+        if run.n > WINDOW_ROWS_MAX {
+            return self.experts_of_chunk(m, run, layer);
+        }
         let (s, kernels, places) = (&self.stream, &self.kernels, self.buffers.pairs);
         let used = self.program.choices[m.choice.0].used;
-        let (ids, weights) = self.buffers.choices[m.choice.0];
+        let weights = self.buffers.choices[m.choice.0].1;
         let (pairs, f) = (run.n * used, m.inner_width);
-        let experts = |product: &Product, per_pair: bool| {
-            let decl = self.program.weight(product.weight);
-            let scale_per_expert = product.scale.is_some_and(|id| self.program.weight(id).cols > 1);
-            let expert_bytes = decl.ty.row_bytes(decl.cols) * decl.rows;
-            let matrix = self.matrix(product);
-            Experts { matrix, expert_bytes, scale_per_expert, ids, used, per_pair }
-        };
         for (side, out) in [(0, places.gate), (1, places.up)] {
-            let (e, x) = (experts(&m.products[side], false), self.input(m.x, m.images[side]));
-            launch::expert_product(s, kernels.product(m.products[side].weight), &e, x, out, pairs)?;
+            let (e, x) = (self.experts_with(m, &m.products[side], false), self.input(m.x, m.images[side]));
+            self.expert_product(&m.products[side], &e, x, out, pairs)?;
         }
         let (gate, up) = (Rows { at: places.gate, stride: f }, Rows { at: places.up, stride: f });
         launch::pairwise(s, &kernels.swiglu, gate, up, f, pairs)?;
@@ -169,9 +171,21 @@ impl CudaExec {
             }
             None => Input::Floats(gate),
         };
-        let e = experts(&m.products[2], true);
-        launch::expert_product(s, kernels.product(m.products[2].weight), &e, inner, places.out, pairs)?;
+        let e = self.experts_with(m, &m.products[2], true);
+        self.expert_product(&m.products[2], &e, inner, places.out, pairs)?;
         let out = (places.out, weights, used);
         launch::combine(s, &kernels.combine, out, self.dense(m.out), m.out.len(), run.n)
+    }
+
+    fn expert_product(&self, product: &Product, e: &Experts, x: Input, out: Span, pairs: usize) -> Queued {
+        let (s, kernels) = (&self.stream, &self.kernels);
+        match x {
+            Input::Image(image) => {
+                launch::expert_product(s, kernels.window(product.weight), e, image, out, pairs)
+            }
+            Input::Floats(rows) => {
+                launch::expert_product_float(s, kernels.product(product.weight), e, rows, out, pairs)
+            }
+        }
     }
 }
