@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "kernels/emu"))
 from list_kernels import KERNEL  # noqa: E402
 
 OPTIONS = ["-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc", "-O3", "-std=c++17",
-           "-ffp-contract=off", "-fhip-fp32-correctly-rounded-divide-sqrt", "-Wall", "-Werror",
+           "-ffp-contract=off", "-fhip-fp32-correctly-rounded-divide-sqrt", "-Wall", "-Werror", "-ferror-limit=3",
            "-Wno-pass-failed"]  # a loop that was not unrolled is no fault
 # The host build's text, where kernels still have their names and bounds.
 LISTING = ["-E", "-P", "-x", "c++", "-std=c++17", "-march=x86-64-v3", "-DTANDEM_EMU=1", "-DTANDEM_EMU_LISTING=1"]
@@ -32,7 +32,7 @@ SHARED_MAX = 64 * 1024
 # Bytes of scratch memory a lane: small arrays whose places are known at run time alone.
 SCRATCH_MAX = 512
 # What tensor cores do elsewhere are exchanges between lanes here: right, but slow, and more than the registers hold.
-SPILLS = re.compile("attend_prompt_")
+SPILLS = re.compile("window_wide_|attend_prompt_")
 REMARK = re.compile(r"remark: +([A-Z][^:\[]*?)(?: \[[a-zA-Z/]+\])?: (\S+) \[-Rpass-analysis=kernel-resource-usage\]")
 
 # What a body over `u32 a, u32 b, i32 c, f32 x, f32 y, f32 z` becomes: instructions of which one is there, and those that
