@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The CUDA backend on emulated cards: the same bits as virtual cards, whole models, through the program.
 #
-# usage: cuda_emu_check.sh [MODEL...]. Needs g++ and python3; no GPU, no driver. Every run on one and on two cards, with
-# every K/V format, in windows of 1 and 8 rows and in chunks, with 8-bit images and with floats, is compared byte by byte.
+# usage: cuda_emu_check.sh [MODEL...]. Needs g++ and python3; no GPU, no driver. Every run on one card and on two, over each
+# kind of link, with every K/V format, in windows of 1 and 8 rows and in chunks, with 8-bit images and with floats, is
+# compared byte by byte.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +15,7 @@ emu=$PWD/target/emu
 tandem=$PWD/target/release/tandem
 
 # The library's tests first: memory as planned, pages, faults, ends.
-LD_LIBRARY_PATH=$emu cargo test --release --quiet --locked --test cuda -- --nocapture 2>&1 | tee "$folder/tests"
+LD_LIBRARY_PATH=$emu cargo test --release --quiet --locked --test cuda --test cuda_links --test links -- --nocapture 2>&1 | tee "$folder/tests"
 if grep -q SKIPPED "$folder/tests"; then
     echo "the emulated cards were not found" >&2
     exit 1
@@ -33,11 +34,12 @@ emulated() { HOME=$folder LD_LIBRARY_PATH=$emu "$tandem" "$@"; }
 compared=0
 compare() { # MODEL COUNT KV ACTIVATIONS
     local common=(-m "$1" --tokens "$(tokens "$2")" --kv "$3" --activations "$4") cards mode
+    local two="0,1 --layer-split 1 --link"
     "$tandem" logits "${common[@]}" --gpus cpu:1 --out "$folder/cpu.npy"
-    for cards in 0 0,1; do
+    for cards in 0 "$two peer" "$two mapped" "$two staged"; do
         for mode in "--window 1" "--window 8" "--chunk 16" "--chunk 512"; do
-            # shellcheck disable=SC2086 # a mode is a flag and its value
-            emulated logits "${common[@]}" --gpus "$cards" $mode --out "$folder/cuda.npy"
+            # shellcheck disable=SC2086 # cards and modes are flags with their values
+            emulated logits "${common[@]}" --gpus $cards $mode --out "$folder/cuda.npy"
             if ! cmp "$folder/cpu.npy" "$folder/cuda.npy"; then
                 echo "$1, --gpus $cards $mode --kv $3 --activations $4: other bits than cpu:1" >&2
                 exit 1
@@ -62,8 +64,9 @@ one, other = (json.load(open(path))["tokens"] for path in sys.argv[1:])
 assert one == other, (one, other)
 END
 }
-for cards in 0 1,0 0,cpu:1; do
-    emulated generate --gpus "$cards" --json -n 12 >"$folder/cuda.json"
+for cards in 0 1,0 0,cpu:1 "0,1 --link mapped" "0,1 --link staged"; do
+    # shellcheck disable=SC2086 # as above
+    emulated generate --gpus $cards --json -n 12 >"$folder/cuda.json"
     same_text
 done
 
@@ -85,6 +88,21 @@ told() { # VARIABLE=VALUE TEXT
 }
 told TANDEM_EMU_REFUSE=image "refuses the kernels: CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
 told TANDEM_EMU_ARCHITECTURES=100,120 "compiles nothing for compute capability 9.0"
+
+# What is measured of cards and links is what the planner counts with.
+emulated devices --measure --json >"$folder/measured.json" 2>/dev/null
+emulated plan --gpus 0,1 --layer-split 1 --link mapped --json >"$folder/plan.json"
+python3 - "$folder" <<'END'
+import json, sys
+gpus = json.load(open(sys.argv[1] + "/measured.json"))["rates"]["gpus"]
+links = {(l["from"], l["to"], l["kind"]): l for l in gpus["links"]}
+assert sorted(links) == sorted((a, 1 - a, k) for a in (0, 1) for k in ("mapped", "peer", "staged")), links
+assert [c["number"] for c in gpus["cards"]] == [0, 1]
+plan = json.load(open(sys.argv[1] + "/plan.json"))
+link, stage = links[0, 1, "mapped"], plan["stages"][1]
+expected = link["latency_us"] + plan["handoff_row_bytes"] / link["bytes_per_s"] * 1e6
+assert stage["arrives"] == "mapped" and abs(stage["arrival_us"] / expected - 1) < 1e-3, (stage, link)
+END
 
 # Cards that fail: one line, no text, an end.
 faulty() { # FAULT TEXT ARGUMENT...
@@ -120,5 +138,6 @@ refused() { # TEXT ARGUMENT...
 }
 refused "numbered from 0" plan --gpus 2
 refused "named twice" plan --gpus 0,0
+refused "join CUDA cards" plan --gpus 0,cpu:1 --link peer
 refused "not found" plan --gpus 0 --nvrtc "$folder/none.so"
 echo "$compared outputs of emulated CUDA cards equal those of virtual cards"

@@ -274,7 +274,7 @@ fn a_stage_asks_for_pages_input_and_place_in_this_order() {
     assert_eq!((stage.pages().length(StateId(0)), stage.pages().length(StateId(1))), (2, 1));
     assert_eq!(stage.step(StageEvent::Taken, 2), StageAction::Reserve(batch.clone()));
     assert_eq!(stage.step(StageEvent::Reserved, 3), StageAction::Run(batch.clone()));
-    let ran = StageEvent::Ran(Ok(RunTimes { start_ns: 4, end_ns: 5 }));
+    let ran = StageEvent::Ran(Ok(RunTimes { start_ns: 4, end_ns: 5, waited_ns: 0 }));
     assert_eq!(stage.step(ran, 5), StageAction::HandOff(batch.clone()));
     assert_eq!(stage.step(StageEvent::HandedOff, 6), StageAction::Pop);
     let stamps = stage.take_stamps().unwrap();

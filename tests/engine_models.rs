@@ -16,8 +16,7 @@ use tandem::engine::pipeline::{Engine, EngineStage};
 use tandem::engine::request::{LogitsWanted, Request, RequestEvent};
 use tandem::engine::turn::Turn;
 use tandem::gguf::File;
-use tandem::model::facts::KvFormat;
-use tandem::transport::LinkKind;
+use tandem::model::facts::{KvFormat, LinkKind};
 
 const CONTEXT: usize = 96;
 
@@ -107,7 +106,7 @@ fn check_plans(name: &str, plans: u64, kv: KvFormat) {
             window_rows: [None, None, Some(1 + chance.below(8))][chance.below(3)],
             sequences,
             logits_rows_max: setup.rows_max,
-            link: LinkKind::ALL[chance.below(2)],
+            link: LinkKind::OF_HOST[chance.below(2)],
             link_slots: 1 + chance.below(3),
             kv,
             ..EngineOptions::new(facts.vocab, facts.embedding_width, CONTEXT)
@@ -119,6 +118,7 @@ fn check_plans(name: &str, plans: u64, kv: KvFormat) {
             exec,
             spec: StageSpec { card: tandem::device::Card::facts(card).id, kv_pages: options.kv_pages() },
             turn: turn.clone(),
+            arrives: None,
         });
         let engine = Engine::start(stages.collect(), options.clone()).unwrap();
         check(&engine, &references, facts.vocab, &what);

@@ -34,6 +34,7 @@ fn tokens_per_second(stage_count: usize, sequences: usize, vocab: usize, tokens:
         exec: Box::new(Idle),
         spec: StageSpec { card: CardId(stage), kv_pages: options.kv_pages() },
         turn: None,
+        arrives: None,
     };
     let engine = Engine::start((0..stage_count as u32).map(stage).collect(), options.clone()).unwrap();
     let start = Instant::now();

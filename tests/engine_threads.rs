@@ -20,8 +20,7 @@ use tandem::engine::sample::SamplingOptions;
 use tandem::engine::sim::hash_card::{HASH_ROW_VALUES, HashCard};
 use tandem::engine::sim::oracle::{Answer, answer};
 use tandem::engine::turn::Turn;
-use tandem::model::facts::{CardId, PageId};
-use tandem::transport::LinkKind;
+use tandem::model::facts::{CardId, LinkKind, PageId};
 
 const LAYERS: usize = 6;
 const VOCAB: usize = 50;
@@ -45,6 +44,7 @@ fn start_with(
         exec: wrap(stage, card(stage, stage_count, &options)),
         spec: StageSpec { card: CardId(stage as u32), kv_pages: options.kv_pages() },
         turn: turn.clone(),
+        arrives: None,
     };
     Engine::start((0..stage_count).map(stage).collect(), options.clone()).unwrap()
 }
@@ -422,7 +422,7 @@ fn many_small_engines_answer_whatever_their_sizes_and_whoever_leaves() {
             sequences: 1 + round % 4,
             chunk_rows: [4, 16, 64][round % 3],
             link_slots: 1 + round % 2,
-            link: LinkKind::ALL[round / 2 % 2],
+            link: LinkKind::OF_HOST[round / 2 % 2],
             ..options(64)
         };
         let engine = start(1 + round % 6, options);

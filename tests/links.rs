@@ -8,18 +8,22 @@
     reason = "a test; clippy exempts its functions, not the functions that they share"
 )]
 
+#[path = "support/card_links.rs"]
+mod card_links;
+
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use card_links::LinkCard;
 use tandem::device::batch::BatchId;
-use tandem::model::facts::{CardKind, KvFormat, StageId};
+use tandem::model::facts::{CardKind, KvFormat, LinkKind, StageId};
 use tandem::model::footprint::gpu::GpuSizes;
 use tandem::model::footprint::{ByKind, Footprint, ItemKind, LayerFootprint, StageSizes};
 use tandem::transport::ring::{CloseCause, RingFault};
 use tandem::transport::wait::{Cancel, Patience, Wait};
-use tandem::transport::{self, LinkEnds, LinkError, LinkKind, LinkPair, LinkReceiver, LinkSender, LinkSpec};
+use tandem::transport::{self, LinkEnds, LinkError, LinkPair, LinkReceiver, LinkSender, LinkSpec};
 
 const ENDS: LinkEnds = LinkEnds { from: StageId(0), to: StageId(1) };
 const SLOTS: usize = 3;
@@ -30,10 +34,12 @@ const REPLAYS: u64 = 10_000;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// What a test runs under.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Case {
     kind: LinkKind,
     patience: Patience,
+    /// For kinds whose slots only cards reach.
+    cards: Option<&'static [LinkCard; 2]>,
 }
 
 impl Case {
@@ -42,7 +48,19 @@ impl Case {
     }
 
     fn open(self) -> LinkPair {
-        transport::open(&self.spec()).unwrap()
+        self.try_open(&self.spec()).unwrap()
+    }
+
+    fn try_open(self, spec: &LinkSpec) -> Result<LinkPair, LinkError> {
+        match self.cards {
+            None => transport::open(spec),
+            Some(cards) => card_links::open(cards, spec, |batch| rows_of(batch).len()),
+        }
+    }
+
+    /// Fewer on emulated cards, whose kernels run thread by thread.
+    fn replays(self) -> u64 {
+        if self.cards.is_some_and(|cards| cards[0].is_emulated) { REPLAYS / 20 } else { REPLAYS }
     }
 
     /// Long enough to be a failure.
@@ -56,12 +74,16 @@ impl Case {
     }
 }
 
+/// Every kind of host memory and, where there are two CUDA cards, of cards.
 fn every_kind(check: impl Fn(Case)) {
-    for kind in LinkKind::ALL {
+    let host = LinkKind::OF_HOST.map(|kind| (kind, None));
+    let between_cards =
+        card_links::two_cards().map(|cards| LinkKind::OF_CARDS.map(|kind| (kind, Some(cards))));
+    for (kind, cards) in host.into_iter().chain(between_cards.into_iter().flatten()) {
         for patience in [Patience::NONE, Patience::new(Patience::SPIN_US_MAX)] {
             println!("{kind:?}, {patience:?}");
             let start = Instant::now();
-            check(Case { kind, patience });
+            check(Case { kind, patience, cards });
             assert!(start.elapsed() < LIMIT, "a wake-up was lost");
         }
     }
@@ -77,7 +99,7 @@ fn rows_of(batch: BatchId) -> Vec<f32> {
 
 fn send(sender: &mut dyn LinkSender, batch: BatchId, wait: &Wait<'_>) -> Result<(), LinkError> {
     let rows = rows_of(batch);
-    let slot = sender.slot(wait)?;
+    let slot = sender.slot(wait)?.host();
     assert_eq!(slot.len(), ROWS_MAX * WIDTH, "a slot holds the largest batch");
     // What an earlier batch left behind these rows must not reach the consumer.
     slot.fill(f32::NAN);
@@ -88,10 +110,10 @@ fn send(sender: &mut dyn LinkSender, batch: BatchId, wait: &Wait<'_>) -> Result<
 fn receive(receiver: &mut dyn LinkReceiver, batch: BatchId, wait: &Wait<'_>) -> Result<(), LinkError> {
     let bits = |rows: &[f32]| rows.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     let expected = bits(&rows_of(batch));
-    assert_eq!(bits(receiver.take(batch, wait)?), expected, "rows of {batch:?}");
-    assert_eq!(bits(receiver.rows()), expected, "rows of {batch:?}, asked for again");
+    assert_eq!(bits(receiver.take(batch, wait)?.host()), expected, "rows of {batch:?}");
+    assert_eq!(bits(receiver.rows().host()), expected, "rows of {batch:?}, asked for again");
     receiver.release()?;
-    assert!(receiver.rows().is_empty(), "released rows are out of reach");
+    assert!(receiver.rows().host().is_empty(), "released rows are out of reach");
     Ok(())
 }
 
@@ -109,9 +131,10 @@ fn ten_thousand_batches_of_changing_size_arrive_in_order_and_bit_for_bit() {
         let (cancel, (mut sender, mut receiver)) = (Cancel::new(), case.open());
         thread::scope(|scope| {
             scope.spawn(|| {
-                (0..REPLAYS).for_each(|b| send(&mut *sender, BatchId(b), &case.wait(&cancel)).unwrap())
+                (0..case.replays()).for_each(|b| send(&mut *sender, BatchId(b), &case.wait(&cancel)).unwrap())
             });
-            (0..REPLAYS).for_each(|b| receive(&mut *receiver, BatchId(b), &case.wait(&cancel)).unwrap());
+            (0..case.replays())
+                .for_each(|b| receive(&mut *receiver, BatchId(b), &case.wait(&cancel)).unwrap());
         });
     });
 }
@@ -402,13 +425,13 @@ fn steps_out_of_turn_are_refused_and_change_nothing() {
         assert_eq!(receiver.release(), out_of_turn("release"));
 
         let rows = rows_of(BatchId(0));
-        sender.slot(&case.look(&cancel)).unwrap()[..rows.len()].copy_from_slice(&rows);
+        sender.slot(&case.look(&cancel)).unwrap().host()[..rows.len()].copy_from_slice(&rows);
         for values in [0, 1, WIDTH + 1, (ROWS_MAX + 1) * WIDTH] {
             let not_rows =
                 LinkError::NotRows { ends: ENDS, values, values_per_row: WIDTH, rows_max: ROWS_MAX };
             assert_eq!(sender.post(BatchId(0), values), Err(not_rows));
         }
-        let again = sender.slot(&case.look(&cancel)).unwrap();
+        let again = sender.slot(&case.look(&cancel)).unwrap().host();
         assert_eq!(again[0].to_bits(), rows[0].to_bits(), "the same slot is lent again");
         sender.post(BatchId(0), rows.len()).unwrap();
 
@@ -430,7 +453,7 @@ fn a_link_that_could_carry_nothing_is_refused() {
             LinkSpec { rows_max: 0, ..spec },
         ];
         for spec in empty {
-            assert!(matches!(transport::open(&spec), Err(LinkError::Empty { .. })), "{spec:?}");
+            assert!(matches!(case.try_open(&spec), Err(LinkError::Empty { .. })), "{spec:?}");
         }
     });
 }
@@ -467,10 +490,11 @@ fn a_local_link_is_the_plans_item_and_a_staged_one_has_a_slot_more_on_either_car
         logits_rows_max: 1,
         link_slots: SLOTS,
         link_side_slots: 0,
+        link_card_slots: 0,
     };
     let items = footprint.stage_items(CardKind::Cpu, 1..2, &sizes);
     let planned = items.iter().find(|i| i.kind == ItemKind::LinkSlots).unwrap().bytes;
-    let spec = |kind| Case { kind, patience: Patience::NONE }.spec();
+    let spec = |kind| Case { kind, patience: Patience::NONE, cards: None }.spec();
     let (local, staged) = (spec(LinkKind::Local), spec(LinkKind::Staged));
     assert_eq!((local.sender_bytes(), local.receiver_bytes(), local.bytes()), (0, planned, planned));
     let slot_bytes = local.slot_bytes();
@@ -502,16 +526,20 @@ fn the_time_of_a_hand_off_between_two_pinned_threads() {
     let cpus = core_affinity::get_core_ids().unwrap();
     assert!(cpus.len() > 1, "two CPUs are needed");
     every_kind(|case| {
+        // Between cards `tandem devices --measure` measures, without a thread between.
+        if case.cards.is_some() {
+            return;
+        }
         let spec = LinkSpec { values_per_row: ROW, rows_max: 8, ..case.spec() };
-        let (mut there, mut there_in) = transport::open(&spec).unwrap();
-        let (mut back, mut back_in) = transport::open(&spec).unwrap();
+        let (mut there, mut there_in) = case.try_open(&spec).unwrap();
+        let (mut back, mut back_in) = case.try_open(&spec).unwrap();
         let (cancel, row) = (Cancel::new(), vec![1.0f32; ROW]);
         let mut round_ns: Vec<u64> = thread::scope(|scope| {
             scope.spawn(|| {
                 assert!(core_affinity::set_for_current(cpus[1]));
                 for batch in (0..ROUNDS).map(BatchId) {
-                    let rows = there_in.take(batch, &case.wait(&cancel)).unwrap();
-                    back.slot(&case.wait(&cancel)).unwrap()[..ROW].copy_from_slice(rows);
+                    let rows = there_in.take(batch, &case.wait(&cancel)).unwrap().host();
+                    back.slot(&case.wait(&cancel)).unwrap().host()[..ROW].copy_from_slice(rows);
                     there_in.release().unwrap();
                     back.post(batch, ROW).unwrap();
                 }
@@ -519,9 +547,9 @@ fn the_time_of_a_hand_off_between_two_pinned_threads() {
             assert!(core_affinity::set_for_current(cpus[0]));
             let round = |batch| {
                 let start = Instant::now();
-                there.slot(&case.wait(&cancel)).unwrap()[..ROW].copy_from_slice(&row);
+                there.slot(&case.wait(&cancel)).unwrap().host()[..ROW].copy_from_slice(&row);
                 there.post(batch, ROW).unwrap();
-                assert_eq!(back_in.take(batch, &case.wait(&cancel)).unwrap(), row);
+                assert_eq!(back_in.take(batch, &case.wait(&cancel)).unwrap().host(), row);
                 back_in.release().unwrap();
                 start.elapsed().as_nanos() as u64
             };

@@ -7,7 +7,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngSeed, TestRunner};
-use tandem::model::facts::{CardFacts, CardId, CardKind, CardRates, KvFormat, LinkFacts, LinkRate};
+use tandem::model::facts::{CardFacts, CardId, CardKind, CardRates, KvFormat, LinkFacts, LinkKind, LinkRate};
 use tandem::model::footprint::gpu::GpuSizes;
 use tandem::model::footprint::{ByKind, Footprint, ItemKind, LayerFootprint, StageSizes};
 use tandem::split::SplitError;
@@ -175,7 +175,8 @@ fn cards(count: Range<usize>) -> impl Strategy<Value = (Vec<CardFacts>, LinkFact
             };
             let count = cards.len();
             let rates = (0..count).map(|from| (0..count).map(|to| rate(from, to)).collect()).collect();
-            (cards, LinkFacts { rates })
+            let kinds = vec![vec![LinkKind::Local; count]; count];
+            (cards, LinkFacts { rates, kinds })
         },
     )
 }
@@ -194,6 +195,7 @@ fn options() -> impl Strategy<Value = SplitOptions> {
                 logits_rows_max: batch_rows_max.min(8),
                 link_slots,
                 link_side_slots: 0,
+                link_card_slots: 0,
             };
             SplitOptions {
                 vram_reserve_bytes: first,
@@ -486,6 +488,7 @@ fn sizes() -> StageSizes {
         logits_rows_max: 8,
         link_slots: 2,
         link_side_slots: 0,
+        link_card_slots: 0,
     }
 }
 

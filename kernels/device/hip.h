@@ -168,6 +168,7 @@ DEVICE void set_once(u32* place, u32 value) {
                                          __HIP_MEMORY_SCOPE_AGENT);
 }
 
+
 // ---- other cards and the host
 
 DEVICE void fence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }

@@ -15,6 +15,12 @@ constexpr i32 LONG_LANES = 256;
 // Lanes of a sum over a whole row.
 DEVICE i32 row_lanes(i32 width) { return width > LONG_LANES ? LONG_LANES : SHORT_LANES; }
 
+// sum / count: by a power of two a product gives the same bits.
+DEVICE f32 mean_of(f32 sum, i32 count) {
+    if ((count & (count - 1)) == 0) return sum * bits_f32(0x7f000000u - f32_bits((f32) count));
+    return sum / (f32) count;
+}
+
 // The halving tree over one value of each of a warp's 32 lanes; the sum is lane 0's alone.
 DEVICE f32 warp_tree(f32 value) {
 #pragma unroll

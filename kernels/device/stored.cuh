@@ -32,7 +32,15 @@ struct StoredF32 {
         DEVICE f32 value(i32 j) const { return bits_f32(words[j / 4].word[j % 4]); }
     };
 
+    // N neighbours, from a multiple of N, two or four.
+    template <i32 N> struct Few {
+        Words<N> words;
+        DEVICE f32 value(i32 j) const { return bits_f32(words.word[j]); }
+    };
+
     DEVICE static i64 row_bytes(i32 width) { return 4 * (i64) width; }
+
+    template <i32 N> DEVICE static Few<N> load_few(const u8* row, i32 i) { return Few<N>{*(const Words<N>*)(row + 4 * i)}; }
 
     DEVICE static One load_one(const u8* row, i32 i) { return One{((const f32*)row)[i]}; }
     DEVICE static Eight load_eight(const u8* row, i32 i) {
@@ -60,7 +68,16 @@ struct StoredF16 {
         DEVICE f32 value(i32 j) const { return f16_f32((u16) (words.word[j / 2] >> (16 * (j % 2)))); }
     };
 
+    template <i32 N> struct Few {
+        Words<N / 2> words;
+        DEVICE f32 value(i32 j) const { return f16_f32((u16) (words.word[j / 2] >> (16 * (j % 2)))); }
+    };
+
     DEVICE static i64 row_bytes(i32 width) { return 2 * (i64) width; }
+
+    template <i32 N> DEVICE static Few<N> load_few(const u8* row, i32 i) {
+        return Few<N>{*(const Words<N / 2>*)(row + 2 * i)};
+    }
 
     DEVICE static One load_one(const u8* row, i32 i) { return One{((const u16*)row)[i]}; }
     DEVICE static Eight load_eight(const u8* row, i32 i) { return Eight{*(const Words4*)(row + 2 * i)}; }
@@ -89,7 +106,23 @@ struct StoredQ8 {
         DEVICE f32 value(i32 j) const { return f16_f32(scale) * (f32) (i8) (codes[j / 2] >> (8 * (j % 2))); }
     };
 
+    template <i32 N> struct Few {
+        u16 scale;
+        u16 codes[N / 2];
+        DEVICE f32 value(i32 j) const { return f16_f32(scale) * (f32) (i8) (codes[j / 2] >> (8 * (j % 2))); }
+    };
+
     DEVICE static i64 row_bytes(i32 width) { return (i64) (width / A32_VALUES) * BLOCK_BYTES; }
+
+    template <i32 N> DEVICE static Few<N> load_few(const u8* row, i32 i) {
+        const u8* block = row + (i / A32_VALUES) * BLOCK_BYTES;
+        const u16* codes = (const u16*)(block + 2 + i % A32_VALUES);
+        Few<N> few;
+        few.scale = *(const u16*)block;
+#pragma unroll
+        for (i32 k = 0; k < N / 2; k++) few.codes[k] = codes[k];
+        return few;
+    }
 
     DEVICE static One load_one(const u8* row, i32 i) {
         const u8* block = row + (i / A32_VALUES) * BLOCK_BYTES;
@@ -103,7 +136,7 @@ struct StoredQ8 {
 
     // The lanes of a warp have the values of a block.
     DEVICE static bool store(u8* row, i32 i, f32 value) {
-        const u32 largest = warp_max(magnitude(value));
+        const u32 largest = warp_largest(magnitude(value));
         const ImageScale scale = image_scale(largest);
         const u16 half = f32_f16(scale.scale);
         u8* block = row + (i / A32_VALUES) * BLOCK_BYTES;

@@ -40,6 +40,18 @@ DEVICE u32 lanes_where(bool condition) { return __ballot_sync(0xffffffffu, condi
 
 // Bits that are 1.
 DEVICE i32 count_bits(u32 bits) { return __popc(bits); }
+// The largest value of the warp, for every lane.
+DEVICE u32 warp_largest(u32 v) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, v);
+#else
+    for (i32 bit = WARP / 2; bit > 0; bit /= 2) {
+        const u32 other = shuffle_xor(v, bit);
+        v = other > v ? other : v;
+    }
+    return v;
+#endif
+}
 
 // All lanes of the warp arrive, and see what the others wrote to shared memory before.
 DEVICE void warp_barrier() { __syncwarp(0xffffffffu); }
@@ -100,5 +112,31 @@ DEVICE void add_one(u32* place) { atomicAdd(place, 1u); }
 
 // Writes `value` where 0 stands.
 DEVICE void set_once(u32* place, u32 value) { atomicCAS(place, 0u, value); }
+
+// Counts up to `limit`, then begins at 0 again; gives the count before.
+DEVICE u32 count_around(u32* place, u32 limit) { return atomicInc(place, limit); }
+
+// What this thread wrote, and what it saw written, is seen by other cards and the host before what it writes from here on.
+DEVICE void fence_system() { __threadfence_system(); }
+
+// A word that another card or the host writes; with it comes what was written before it.
+DEVICE u32 load_acquire_system(const u32* place) {
+    u32 value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(place) : "memory");
+    return value;
+}
+DEVICE void store_release_system(u32* place, u32 value) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(place), "r"(value) : "memory");
+}
+
+// Nanoseconds of the card's clock.
+DEVICE i64 clock_ns() {
+    i64 ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+// Leaves the memory to others for a moment, between two looks at a word.
+DEVICE void pause_shortly() { __nanosleep(20); }
 
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """All kernels on the stub driver against the bits of oracle/dots.json and oracle/blocks.json.
 
-usage: parity.py [--libraries target/emu] [--oracles oracle]
+usage: parity.py [--libraries target/emu] [--oracles oracle] [--only TEXT]
 
 Every case runs with threads and blocks in rising and in falling order, with work at once and late, on one and on several
 OS threads: all give the oracle's bits. Cases stand among other rows, heads and states, in strided rows and shuffled
@@ -15,6 +15,7 @@ import sys
 
 import numpy as np
 
+import fused
 import products
 from bits import FAULT, Check, F, blocks, floats, strided, values
 from stub import Card, Driver, Wide
@@ -118,7 +119,7 @@ def check_router(card, oracle, check, rng):
         ids, weights = card.alloc((2, used), np.uint32), card.alloc((2, used), F)
         fault = card.upload(np.zeros(1, np.uint32))
         card.launch(
-            "route", (2, 1, 1), (256, 1, 1), card.upload(rows).at(2), experts + 3, experts, used, ids, weights, 2, fault,
+            "route", (2, 1, 1), (128, 1, 1), card.upload(rows).at(2), experts + 3, experts, used, ids, weights, 2, fault,
             FAULT
         )
         check.equal(f"route {i}: ids", ids.read()[1], np.array(case["ids"], np.uint32))
@@ -129,7 +130,7 @@ def check_router(card, oracle, check, rng):
         logits[0, place] = np.nan
         ids, weights = card.alloc((1, 4), np.uint32), card.alloc((1, 4), F)
         fault = card.upload(np.zeros(1, np.uint32))
-        card.launch("route", (1, 1, 1), (256, 1, 1), card.upload(logits), experts, experts, 4, ids, weights, 1, fault, FAULT)
+        card.launch("route", (1, 1, 1), (128, 1, 1), card.upload(logits), experts, experts, 4, ids, weights, 1, fault, FAULT)
         check.equal("route: a logit that is no number", fault.read(), np.array([FAULT], np.uint32))
         check.equal("route: experts that exist", ids.read()[0] < experts, np.ones(4, bool))
 
@@ -139,14 +140,16 @@ def check_sums(card, oracle, check, rng):
         used, width, w = case["k"], case["n"], floats(case["w"])
         pairs = np.concatenate([rng.standard_normal((used, width)).astype(F), values(case["e"]).reshape(used, width)])
         weights = np.stack([rng.standard_normal(used).astype(F), w])
-        out = card.upload(np.full((2, width + 3), 9, F))
-        card.launch(
-            "combine", (blocks(width), 2, 1), (256, 1, 1), card.upload(pairs), card.upload(weights), out, width + 3, width,
-            used, 2
-        )
-        got = out.read()
-        check.equal(f"combine {i}", got[1, :width], floats(case["y"]))
-        check.equal(f"combine {i}: values beside", got[:, width:], np.full((2, 3), 9, F))
+        for is_added in (0, 1):
+            before = rng.standard_normal((2, width + 3)).astype(F)
+            out = card.upload(before)
+            card.launch(
+                "combine", (blocks(width), 2, 1), (256, 1, 1), card.upload(pairs), card.upload(weights), out, width + 3,
+                width, used, is_added, 2
+            )
+            got, want = out.read(), floats(case["y"])
+            check.equal(f"combine {i}", got[1, :width], before[1, :width] + want if is_added else want)
+            check.equal(f"combine {i}: values beside", got[:, width:], before[:, width:])
     for width in (1, 255, 256, 257, 700):
         x, y = (rng.standard_normal((3, width + 2)).astype(F) for _ in range(2))
         target = card.upload(x)
@@ -257,6 +260,9 @@ SECTIONS = [
     check_router,
     check_sums,
     check_attention,
+    fused.check_norm_images,
+    fused.check_heads,
+    fused.check_tiles,
     products.check_tables,
     products.check_groups,
     products.check_products,
@@ -269,6 +275,7 @@ def main():
     root = pathlib.Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--libraries", type=pathlib.Path, default=root / "target/emu")
+    parser.add_argument("--only", help="sections whose name has this text")
     parser.add_argument("--oracles", type=pathlib.Path, default=root / "oracle")
     options = parser.parse_args()
     oracle = json.loads((options.oracles / "dots.json").read_text())
@@ -281,6 +288,8 @@ def main():
         driver.set_late(late)
         driver.set_threads(threads)
         for section in SECTIONS:
+            if options.only and options.only not in section.__name__:
+                continue
             check = Check()
             section(cards[card], oracle, check, np.random.default_rng(1))
             cards[card].free_all()

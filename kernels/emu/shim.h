@@ -3,9 +3,11 @@
 // Invariants: it defines every name that device/vendor.h defines for CUDA, with the same bits; kernels see no difference
 // but time. Does not know: ops, formats, drivers.
 #pragma once
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <immintrin.h>
+#include <sched.h>
 
 #include "device/types.h"
 #include "emu/fibers.h"
@@ -54,6 +56,13 @@ inline u32 lanes_where(bool condition) {
     return bits;
 }
 inline i32 count_bits(u32 bits) { return __builtin_popcount(bits); }
+inline u32 warp_largest(u32 v) {
+    for (i32 bit = WARP / 2; bit > 0; bit /= 2) {
+        const u32 other = shuffle_xor(v, bit);
+        v = other > v ? other : v;
+    }
+    return v;
+}
 inline void warp_barrier() { emu_exchange(0, 0, emu::Meeting::Barrier); }
 
 inline i32 dp4a(u32 a, u32 b, i32 c) {
@@ -97,3 +106,22 @@ inline void set_once(u32* place, u32 value) {
     u32 zero = 0;
     __atomic_compare_exchange_n(place, &zero, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
+
+inline u32 count_around(u32* place, u32 limit) {
+    u32 before = __atomic_load_n(place, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(place, &before, before >= limit ? 0 : before + 1, true, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_RELAXED)) {
+    }
+    return before;
+}
+
+inline void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline u32 load_acquire_system(const u32* place) { return __atomic_load_n(place, __ATOMIC_ACQUIRE); }
+inline void store_release_system(u32* place, u32 value) { __atomic_store_n(place, value, __ATOMIC_RELEASE); }
+
+inline i64 clock_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A block that waits keeps its OS thread; what it waits for runs on another.
+inline void pause_shortly() { sched_yield(); }

@@ -9,6 +9,7 @@ use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
 
 use crate::device::cuda::faults::ForcedFault;
+use crate::engine::linking::LinkChoice;
 use crate::model::facts::{Activations, KvFormat};
 
 /// The model that ships in the repository.
@@ -124,6 +125,10 @@ pub(super) struct SplitArgs {
     /// Use the first card alone if everything fits there
     #[arg(long)]
     pub(super) skip_split_if_fits: bool,
+    /// How rows travel between cards: the fastest way that passes its test at start, into the next card's memory (peer),
+    /// through host memory that both cards reach (mapped), or through host memory with copies (staged)
+    #[arg(long, value_enum, value_name = "KIND", default_value = "auto")]
+    pub(super) link: LinkChoice,
     /// Positions of a sequence [default: 4096, or the model's context if that is smaller]
     #[arg(long, value_name = "N")]
     pub(super) ctx: Option<usize>,

@@ -13,9 +13,11 @@ use super::load::{Prepared, Wanted};
 use super::{input, interrupt};
 use crate::device::cpu::machine;
 use crate::engine::handle::RequestHandle;
-use crate::engine::open::Opened;
+use crate::engine::open::{LinkRun, Opened};
 use crate::engine::request::{Counters, Finish, Request, RequestEvent};
+use crate::model::facts::StageId;
 use crate::split::options::CONTEXT_MAX;
+use crate::split::plan::StagePlan;
 
 /// One repetition's rates.
 #[derive(Clone, Copy, Debug)]
@@ -154,9 +156,27 @@ pub(super) fn stage_reports(opened: &Opened) -> Vec<Value> {
             "waiting_turn_share": t.share(t.waiting_turn_ns),
             "hand_offs": t.batches,
             "bytes_per_hand_off": t.bytes_per_hand_off(),
+            "arrives": p.arrives,
+            "arrives_why": why(opened, p.stage),
         })
     };
     stats.iter().zip(&opened.plan.stages).map(one).collect()
+}
+
+/// Why rows reach a stage by no faster kind of link.
+fn why(opened: &Opened, stage: StageId) -> Option<&str> {
+    opened.links.iter().find(|link| link.to == stage)?.why.as_deref()
+}
+
+/// The links that ran, in words, each with why it is no faster.
+pub(super) fn links_in_words(opened: &Opened) -> Option<String> {
+    let links = opened.links.iter().zip(opened.plan.stages.windows(2));
+    let link = |(link, stages): (&LinkRun, &[StagePlan])| {
+        let why = link.why.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+        format!("{} to {}: {}{why}", stages[0].name, stages[1].name, link.kind.name())
+    };
+    let words: Vec<String> = links.map(link).collect();
+    (!words.is_empty()).then(|| format!("rows {}", words.join(", ")))
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -218,6 +238,9 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
             100.0 * t.share(t.waiting_out_ns),
             100.0 * t.share(t.waiting_turn_ns)
         )?;
+    }
+    if let Some(links) = links_in_words(opened) {
+        writeln!(out, "{links}")?;
     }
     if let Some(peak) = mib(machine::peak_rss_bytes()) {
         writeln!(out, "peak memory {peak:.0} MiB")?;

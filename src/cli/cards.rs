@@ -8,17 +8,18 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 
 use super::args::SplitArgs;
-use super::devices::{cache_folder, card_rates};
+use super::devices::{card_rates, gpu_rates};
+use super::gpu_rates::kernel_settings;
 use crate::device::cpu::machine;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cuda::faults::ForcedFault;
-use crate::device::cuda::kernels::KernelSettings;
 use crate::device::cuda::listing::{self, Listing};
+use crate::engine::linking::LinkChoice;
 use crate::engine::open::{CardChoice, CpuThreads, CudaChoice};
-use crate::model::facts::{CardFacts, CardId, CardKind};
+use crate::model::facts::{CardFacts, CardId, CardKind, LinkFacts, LinkKind};
 use crate::split::CARDS_MAX;
 use crate::split::budget::{format_bytes, parse_bytes};
-use crate::split::defaults::{links, virtual_card};
+use crate::split::defaults::{self, virtual_card};
 
 /// Without CUDA cards and without `--gpus`.
 const VIRTUAL_DEFAULT: usize = 2;
@@ -114,7 +115,7 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
             CpuThreads::PerCard(n) => (cpus / virtual_count as f64).min(n as f64),
         },
     );
-    let (mut facts, mut devices, mut virtual_index) = (Vec::new(), Vec::new(), 0);
+    let (mut facts, mut devices, mut numbers, mut virtual_index) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for (index, card) in (0u32..).zip(&all) {
         let id = CardId(index);
         facts.push(match *card {
@@ -127,6 +128,7 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
                 let listing = listing.as_ref().expect("invariant: CUDA cards are named with their listing");
                 let facts = cuda_card(listing, number, id)?;
                 devices.push((id, listing.cards[number].device.clone()));
+                numbers.push((id, number));
                 facts
             }
         });
@@ -147,17 +149,43 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
         }
     }
     let kinds: Vec<CardKind> = facts.iter().map(|f| f.kind).collect();
-    let kernels = KernelSettings {
-        nvrtc: args.nvrtc.clone(),
-        cache: cache_folder().map(|folder| folder.join("kernels")),
-    };
+    let kernels = kernel_settings(args.nvrtc.as_deref());
     Ok(CardChoice {
         cards: facts,
-        links: links(&kinds),
+        links: links(&kinds, listing.as_ref(), &numbers, args.link)?,
+        link: args.link,
         threads,
         tier,
         cuda: listing.map(|l| CudaChoice { driver: l.driver, devices, kernels }),
     })
+}
+
+/// Links between all cards, as they are to be tried.
+fn links(
+    kinds: &[CardKind],
+    listing: Option<&Listing>,
+    numbers: &[(CardId, usize)],
+    link: LinkChoice,
+) -> anyhow::Result<LinkFacts> {
+    let mut facts = defaults::links(kinds);
+    let Some(listing) = listing.filter(|_| !numbers.is_empty()) else {
+        if link == LinkChoice::Staged {
+            facts.kinds.iter_mut().flatten().for_each(|kind| *kind = LinkKind::Staged);
+        }
+        return Ok(facts);
+    };
+    let measured = gpu_rates();
+    let device = |number: usize| &listing.cards[number].device;
+    for &(from, from_number) in numbers {
+        for &(to, to_number) in numbers.iter().filter(|(to, _)| *to != from) {
+            let kind = link.between(device(from_number), device(to_number))?;
+            let rate = measured.link(listing, (from_number, to_number), kind);
+            let (from, to) = (from.index(), to.index());
+            facts.kinds[from][to] = kind;
+            facts.rates[from][to] = rate.unwrap_or_else(|| defaults::link_rate(kind));
+        }
+    }
+    Ok(facts)
 }
 
 /// What the planner knows of CUDA card `number`.

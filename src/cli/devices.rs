@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
 use super::args::DevicesArgs;
+use super::gpu_rates::{self, GpuRates};
 use super::interrupt;
 use super::out_file::OutFile;
 use crate::device::batch::BatchId;
@@ -18,13 +19,13 @@ use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::{machine, measure};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::listing::{self, Listed, Listing};
-use crate::model::facts::{CardRates, StageId};
+use crate::model::facts::{CardRates, LinkKind, StageId};
 use crate::split::budget::format_bytes;
 use crate::transport::wait::{Cancel, Patience, Wait};
-use crate::transport::{LinkEnds, LinkError, LinkKind, LinkSpec};
+use crate::transport::{LinkEnds, LinkError, LinkSpec};
 
 /// Of the file of rates; other versions are ignored.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 /// Rates of a file that are believed: bytes, multiply-adds or microseconds.
 const RATE_MIN: f64 = 1e-6;
@@ -66,6 +67,8 @@ pub(super) struct Rates {
     link_latency_us: f64,
     /// Of the same link for the rows of a prompt chunk, written by one thread and read by the other. Shown only.
     link_bytes_per_s: f64,
+    /// Of CUDA cards and of the links between them.
+    gpus: GpuRates,
 }
 
 impl Rates {
@@ -88,7 +91,7 @@ impl Rates {
             rates.link_bytes_per_s,
         ];
         // The planner divides by them.
-        if !all.iter().all(|rate| (RATE_MIN..RATE_MAX).contains(rate)) {
+        if !all.into_iter().chain(rates.gpus.numbers()).all(|rate| (RATE_MIN..RATE_MAX).contains(&rate)) {
             return Err("a rate in it is not one that a computer has".to_owned());
         }
         Ok((rates.cpu == cpu).then_some(rates))
@@ -121,6 +124,11 @@ pub(super) fn card_rates(tier: Tier, threads: f64) -> CardRates {
     }
 }
 
+/// Rates of CUDA cards and their links, measured earlier.
+pub(super) fn gpu_rates() -> GpuRates {
+    measured_rates().map(|rates| rates.gpus).unwrap_or_default()
+}
+
 /// Rates measured earlier on this processor.
 fn measured_rates() -> Option<Rates> {
     let path = rates_path()?;
@@ -144,8 +152,14 @@ fn measured_rates() -> Option<Rates> {
 
 /// Runs the command. Rates that cannot be kept are shown before the error says so.
 pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
+    let cuda = listing::list(args.nvrtc.as_deref(), None);
     let (rates, kept) = if args.measure {
-        let rates = measure_all()?;
+        let mut rates = measure_all()?;
+        if let Ok(listing) = &cuda {
+            let _watched = interrupt::looks();
+            let measured = gpu_rates::measure(listing, &gpu_rates::kernel_settings(args.nvrtc.as_deref()));
+            rates.gpus = measured.context("the rates of CUDA cards")?;
+        }
         let kept = rates_path().context("no home folder to keep the rates in; set one for this user");
         let kept = kept.and_then(|path| keep(&path, &rates));
         (Some(rates), kept)
@@ -153,7 +167,6 @@ pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
         (measured_rates(), Ok(()))
     };
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let cuda = listing::list(args.nvrtc.as_deref(), None);
     report(&mut out, args.json, rates.as_ref(), &cuda)?;
     out.flush()?;
     kept
@@ -193,6 +206,7 @@ fn report(
             )?;
             let (us, rate) = (r.link_latency_us, r.link_bytes_per_s / 1e9);
             writeln!(out, "       measured between two threads: hand-off {us:.2} us, {rate:.1} GB/s")?;
+            r.gpus.write(out)?;
         }
         None => {
             writeln!(out, "       not measured: `tandem devices --measure` gives the planner real rates")?;
@@ -316,6 +330,7 @@ fn measure_all() -> anyhow::Result<Rates> {
         prompt_macs_per_s,
         link_latency_us,
         link_bytes_per_s,
+        gpus: GpuRates::default(),
     })
 }
 
@@ -353,8 +368,8 @@ fn link_latency_us(hand_offs: u64) -> anyhow::Result<f64> {
         // Each side owns its ends: where one fails, dropping them wakes the other.
         let echo = scope.spawn(move || -> Result<(), LinkError> {
             for i in 0..hand_offs {
-                let values = there_end.take(BatchId(i), &wait())?;
-                back.slot(&wait())?.copy_from_slice(values);
+                let values = there_end.take(BatchId(i), &wait())?.host();
+                back.slot(&wait())?.host().copy_from_slice(values);
                 there_end.release()?;
                 back.post(BatchId(i), ROW_VALUES)?;
             }
@@ -363,7 +378,7 @@ fn link_latency_us(hand_offs: u64) -> anyhow::Result<f64> {
         let turn = move || -> Result<f64, LinkError> {
             let start = Instant::now();
             for i in 0..hand_offs {
-                there.slot(&wait())?.fill(i as f32);
+                there.slot(&wait())?.host().fill(i as f32);
                 there.post(BatchId(i), ROW_VALUES)?;
                 back_end.take(BatchId(i), &wait())?;
                 back_end.release()?;
@@ -391,7 +406,7 @@ fn link_bytes_per_s(chunks: u64) -> anyhow::Result<f64> {
         let reader = scope.spawn(move || -> Result<(), LinkError> {
             let mut own = vec![0.0f32; spec.slot_values()];
             for i in 0..chunks {
-                own.copy_from_slice(receiver.take(BatchId(i), &wait())?);
+                own.copy_from_slice(receiver.take(BatchId(i), &wait())?.host());
                 std::hint::black_box(&mut own);
                 receiver.release()?;
             }
@@ -400,7 +415,7 @@ fn link_bytes_per_s(chunks: u64) -> anyhow::Result<f64> {
         let start = Instant::now();
         let write = move || -> Result<(), LinkError> {
             for i in 0..chunks {
-                sender.slot(&wait())?.copy_from_slice(&rows);
+                sender.slot(&wait())?.host().copy_from_slice(&rows);
                 sender.post(BatchId(i), rows.len())?;
             }
             // As above; an ended link still delivers what was posted.
@@ -430,6 +445,7 @@ mod tests {
             prompt_macs_per_s: 3e11,
             link_latency_us: 0.25,
             link_bytes_per_s: 4e9,
+            gpus: GpuRates::default(),
         }
     }
 

@@ -265,12 +265,13 @@ impl<'v> Answer<'v> {
                 )
             })
             .collect();
+        let links = super::bench::links_in_words(opened).map_or(String::new(), |links| format!("; {links}"));
         writeln!(
             std::io::stderr(),
             "[{} at {prompt_tok_s:.0} tok/s, {} at {decode_tok_s:.0} tok/s, ended by {reason}; {}]",
             format_count(counters.prompt_tokens, "prompt token"),
             format_count(counters.generated_tokens, "token"),
-            stages.join("; ")
+            stages.join("; ") + &links
         )?;
         Ok(())
     }

@@ -13,9 +13,10 @@ use super::args::SplitArgs;
 use super::cards::cards;
 use super::interrupt;
 use crate::device::{CardError, LoadProgress};
+use crate::engine::linking::LinkChoice;
 use crate::engine::open::{self, CardChoice, CpuThreads, Model, Opened};
 use crate::engine::options::{EngineOptions, Pinning};
-use crate::model::facts::{Activations, CardId, CardKind, KvFormat};
+use crate::model::facts::{Activations, CardFacts, CardId, CardKind, KvFormat, LinkKind};
 use crate::split::budget::parse_bytes;
 use crate::split::options::{Computing, SplitOptions};
 use crate::split::plan::Plan;
@@ -75,11 +76,15 @@ impl Prepared {
         options.kv = args.kv.or(wanted.kv).unwrap_or(options.kv);
         options.activations = args.activations;
         options.pinning = Pinning::Pinned;
+        options.link = host_link(args.link, &choice.cards)?;
         options.check()?;
         if wanted.all_logits {
             options.logits_rows_max = options.batch_rows_max();
         }
         let mut split = SplitOptions::new(options.stage_sizes());
+        if choice.links.kinds.iter().flatten().any(|kind| *kind == LinkKind::Peer) {
+            split.sizes.link_card_slots = options.link_slots;
+        }
         split.layer_split = args.layer_split.clone();
         let order = args.gpu_order.as_deref().map(str::parse).transpose();
         split.gpu_order = order.map_err(|what: String| anyhow::anyhow!("--gpu-order: {what}"))?;
@@ -120,6 +125,21 @@ impl Prepared {
         let opened = open::open(&self.model, &self.choice, plan, self.options.clone(), &progress);
         progress.bar.finish_and_clear();
         Ok(opened?)
+    }
+}
+
+/// How rows travel where a virtual card is at one end.
+fn host_link(link: LinkChoice, cards: &[CardFacts]) -> anyhow::Result<LinkKind> {
+    let cuda_count = cards.iter().filter(|card| card.kind == CardKind::Cuda).count();
+    match link {
+        LinkChoice::Peer | LinkChoice::Mapped if cuda_count < 2 && cards.len() > 1 => {
+            bail!(
+                "--link peer and --link mapped join CUDA cards, of which --gpus names {cuda_count}; use --link auto"
+            )
+        }
+        // A GPU copies rows itself; a slot more on its side would only be one copy more.
+        LinkChoice::Staged if cuda_count == 0 => Ok(LinkKind::Staged),
+        _ => Ok(LinkKind::Local),
     }
 }
 

@@ -38,6 +38,12 @@ impl Ledger {
         Ok(())
     }
 
+    /// Takes back a booking whose allocation is gone.
+    pub fn give_back(&mut self, item: ItemKind, bytes: u64) {
+        let entry = self.entries.get_mut(&item).filter(|booked| **booked >= bytes);
+        *entry.expect("invariant: only what was booked is given back") -= bytes;
+    }
+
     /// All bytes booked.
     pub fn used_bytes(&self) -> u64 {
         self.entries.values().sum()

@@ -12,7 +12,7 @@ pub mod ledger;
 pub mod lower;
 
 use crate::gguf;
-use crate::model::facts::{Activations, CardFacts, CardId, KvFormat, PageId, StageProgram};
+use crate::model::facts::{Activations, CardFacts, CardId, KvFormat, LinkKind, PageId, SlotId, StageProgram};
 use crate::model::footprint::ItemKind;
 
 use batch::{Batch, PageTables};
@@ -49,6 +49,8 @@ pub trait LoadProgress: Sync {
 pub struct RunStamp {
     /// Time that the run took.
     pub busy_ns: u64,
+    /// Time that the card waited for the rows of another one.
+    pub waited_ns: u64,
     /// Time between the card's own stamps before and behind its work, where it has such and they rise.
     pub device_ns: Option<u64>,
 }
@@ -87,6 +89,89 @@ pub trait StageExec: Send {
 
     /// Copies the contents of a page (a snapshot that both sides go on writing behind).
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError>;
+
+    /// The same stage where its card computes beside the thread and reaches the slots of links by itself.
+    fn beside(&mut self) -> Option<&mut dyn BesideExec> {
+        None
+    }
+}
+
+/// A stage whose card computes beside the thread that runs it. Once `is_cancelled` says so, rows of other cards are waited
+/// for no longer.
+pub trait BesideExec {
+    /// Queues what [`StageExec::run`] does. Where `output` names a slot, the rows go there, and the batch behind may be
+    /// told of them at once.
+    fn start(
+        &mut self,
+        batch: &Batch,
+        pages: &PageTables,
+        input: RowsIn<'_>,
+        output: Option<CardSlot>,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<(), CardError>;
+
+    /// Waits for the end of what was started; `output` receives what does not go to a slot.
+    fn finish(
+        &mut self,
+        batch: &Batch,
+        output: &mut [f32],
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<RunStamp, CardError>;
+}
+
+/// A turn of a slot that only cards reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardSlot {
+    /// Which slot.
+    pub slot: SlotId,
+    /// What the producing card writes when the rows are there, and the consuming card waits for.
+    pub sequence: u32,
+}
+
+/// The slots of a link that only cards reach.
+pub trait CardRing: Send + Sync {
+    /// How rows travel through it.
+    fn kind(&self) -> LinkKind;
+    /// Ends the waits of cards for rows, now and later.
+    fn end_waits(&self);
+}
+
+/// Rows that come to a stage.
+#[derive(Clone, Copy, Debug)]
+pub enum RowsIn<'a> {
+    /// Here, row after row.
+    Host(&'a [f32]),
+    /// In a slot, now or soon.
+    Card(CardSlot),
+}
+
+impl<'a> RowsIn<'a> {
+    /// Those in host memory; none of a slot's.
+    pub fn host(self) -> &'a [f32] {
+        match self {
+            RowsIn::Host(rows) => rows,
+            RowsIn::Card(_) => &[],
+        }
+    }
+}
+
+/// A place for the rows that leave a stage.
+#[derive(Debug)]
+pub enum RowsOut<'a> {
+    /// Here, row after row.
+    Host(&'a mut [f32]),
+    /// A slot.
+    Card(CardSlot),
+}
+
+impl<'a> RowsOut<'a> {
+    /// Those in host memory; none of a slot's.
+    pub fn host(self) -> &'a mut [f32] {
+        match self {
+            RowsOut::Host(rows) => rows,
+            RowsOut::Card(_) => &mut [],
+        }
+    }
 }
 
 /// What can go wrong on a card.
@@ -144,6 +229,14 @@ pub enum CardError {
         op: &'static str,
         /// Which layer.
         layer: usize,
+    },
+    /// The rows of another card did not come.
+    #[error("{card}: {what}")]
+    Rows {
+        /// Which card.
+        card: CardId,
+        /// Why, and what to do.
+        what: String,
     },
     /// The file's bytes could not be read.
     #[error("{card}: {what}")]

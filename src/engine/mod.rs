@@ -11,6 +11,7 @@ pub mod coordinator;
 mod coordinator_thread;
 pub mod error;
 pub mod handle;
+pub mod linking;
 pub mod open;
 pub mod options;
 pub mod pipeline;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::build::{StageSpec, link_into};
 use super::error::EngineError;
+use super::linking::{self, CudaStage, LinkChoice, Linked};
 use super::options::{EngineOptions, Pinning};
 use super::pipeline::{Engine, EngineStage};
 use super::turn::Turn;
@@ -15,13 +16,17 @@ use crate::device::cpu::card::{CpuCard, CpuSettings};
 use crate::device::cpu::exec::Rest;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::team::TeamSettings;
+use crate::device::cuda::CudaError;
 use crate::device::cuda::card::CudaCard;
 use crate::device::cuda::driver::{Device, Driver};
 use crate::device::cuda::kernels::KernelSettings;
+use crate::device::cuda::links::ring::RingSize;
 use crate::device::ledger::Ledger;
-use crate::device::{Card, CardError, LoadProgress};
+use crate::device::{Card, CardError, LoadProgress, StageExec};
 use crate::gguf::{self, GgufError};
-use crate::model::facts::{Activations, CardFacts, CardId, CardKind, LinkFacts, StageId, StageProgram};
+use crate::model::facts::{
+    Activations, CardFacts, CardId, CardKind, LinkFacts, LinkKind, StageId, StageProgram,
+};
 use crate::model::footprint::{Footprint, ItemKind};
 use crate::model::program::Program;
 use crate::model::{ModelError, arch};
@@ -80,6 +85,8 @@ pub struct CardChoice {
     pub cards: Vec<CardFacts>,
     /// Between them.
     pub links: LinkFacts,
+    /// Between CUDA cards.
+    pub link: LinkChoice,
     /// Threads of virtual cards.
     pub threads: CpuThreads,
     /// Instructions of virtual cards.
@@ -121,6 +128,26 @@ pub enum OpenError {
     /// The engine did not start.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A link that was asked for by name.
+    #[error("{what}")]
+    NoLink {
+        /// Which, why, and what to do.
+        what: String,
+    },
+    /// The driver failed over a link.
+    #[error(transparent)]
+    Link(CudaError),
+}
+
+/// How rows travel into a stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkRun {
+    /// Which stage.
+    pub to: StageId,
+    /// How.
+    pub kind: LinkKind,
+    /// Why not by a faster kind.
+    pub why: Option<String>,
 }
 
 /// A running engine with what it was made from.
@@ -131,6 +158,14 @@ pub struct Opened {
     pub plan: Plan,
     /// What each stage's card allocated.
     pub ledgers: Vec<Ledger>,
+    /// How rows travel into each stage after the first.
+    pub links: Vec<LinkRun>,
+}
+
+/// A stage in its card's memory.
+enum Lowered {
+    Host(Box<dyn StageExec>, Ledger),
+    Cuda(Box<CudaStage>),
 }
 
 /// Plans without loading.
@@ -147,7 +182,7 @@ pub fn plan(
 pub fn open(
     model: &Model,
     choice: &CardChoice,
-    plan: Plan,
+    mut plan: Plan,
     mut options: EngineOptions,
     progress: &dyn LoadProgress,
 ) -> Result<Opened, OpenError> {
@@ -163,12 +198,18 @@ pub fn open(
     let patience = Patience::for_threads(teams * threads, cpus.len().max(1));
     let rest = if turn.is_some() { Rest::Parked } else { Rest::Awake };
     let settings = options.stage_settings();
-    let (mut stages, mut ledgers) = (Vec::new(), Vec::new());
+    let mut lowered = Vec::new();
     for (index, stage) in plan.stages.iter().enumerate() {
         let mut facts = choice.facts(stage.card).clone();
         facts.memory_bytes = stage.budget_bytes;
-        let kind = facts.kind;
-        let team = || TeamSettings {
+        let program = StageProgram { program: model.program.clone(), layers: stage.layers.clone() };
+        if facts.kind == CardKind::Cuda {
+            let mut card = choice.cuda_card(facts)?;
+            let exec = card.stage(&program, &model.file, &settings, progress)?;
+            lowered.push(Lowered::Cuda(Box::new(CudaStage { card, exec })));
+            continue;
+        }
+        let team = TeamSettings {
             threads,
             spin_us: u64::from(patience.spin_us()),
             // Stage s runs on CPU s; its workers take the CPUs behind it.
@@ -177,30 +218,69 @@ pub fn open(
                 _ => Vec::new(),
             },
         };
-        let mut card: Box<dyn Card> = match kind {
-            CardKind::Cpu => {
-                Box::new(CpuCard::new(facts, CpuSettings { tier: choice.tier, team: team(), rest }))
-            }
-            CardKind::Cuda => Box::new(choice.cuda_card(facts)?),
-        };
-        let program = StageProgram { program: model.program.clone(), layers: stage.layers.clone() };
+        let mut card = CpuCard::new(facts, CpuSettings { tier: choice.tier, team, rest });
         let exec = card.lower(&program, &model.file, &settings, progress)?;
         // What the engine allocates for the stage; for a GPU it lies in the computer's memory.
-        if kind == CardKind::Cpu {
-            let next = StageId(stage.stage.0 + 1);
-            let arriving =
-                if program.embeds() { 0 } else { link_into(stage.stage, &options).receiver_bytes() };
-            let leaving = if program.heads() { 0 } else { link_into(next, &options).sender_bytes() };
-            card.book(ItemKind::LinkSlots, arriving + leaving)?;
-            if program.heads() {
-                card.book(ItemKind::Logits, options.logits_bytes())?;
-            }
+        let next = StageId(stage.stage.0 + 1);
+        let arriving = if program.embeds() { 0 } else { link_into(stage.stage, &options).receiver_bytes() };
+        let leaving = if program.heads() { 0 } else { link_into(next, &options).sender_bytes() };
+        card.book(ItemKind::LinkSlots, arriving + leaving)?;
+        if program.heads() {
+            card.book(ItemKind::Logits, options.logits_bytes())?;
         }
+        lowered.push(Lowered::Host(exec, card.ledger().clone()));
+    }
+    let mut arrivals = vec![None];
+    for at in 1..lowered.len() {
+        arrivals.push(Some(link(&mut lowered[at - 1..=at], &mut plan, choice, &options)?));
+    }
+    let links = arrivals.iter().flatten().zip(1..);
+    let links = links.map(|(l, to)| LinkRun { to: StageId(to), kind: l.kind, why: l.why.clone() }).collect();
+    let (mut stages, mut ledgers) = (Vec::new(), Vec::new());
+    for ((stage, lowered), arrival) in plan.stages.iter().zip(lowered).zip(arrivals) {
+        let (exec, ledger, turn) = match lowered {
+            Lowered::Host(exec, ledger) => (exec, ledger, turn.clone()),
+            Lowered::Cuda(stage) => {
+                let ledger = stage.card.ledger().clone();
+                (Box::new(stage.exec) as Box<dyn StageExec>, ledger, None)
+            }
+        };
         let spec = StageSpec { card: stage.card, kv_pages: settings.kv_pages };
-        let turn = if kind == CardKind::Cpu { turn.clone() } else { None };
-        stages.push(EngineStage { exec, spec, turn });
-        ledgers.push(card.ledger().clone());
+        stages.push(EngineStage { exec, spec, turn, arrives: arrival.and_then(|l| l.ring) });
+        ledgers.push(ledger);
     }
     options.compute_threads = teams * threads.saturating_sub(1);
-    Ok(Opened { engine: Engine::start(stages, options)?, plan, ledgers })
+    Ok(Opened { engine: Engine::start(stages, options)?, plan, ledgers, links })
+}
+
+/// Joins the second of two stages to the first, and tells the plan where that is not as it was planned.
+fn link(
+    pair: &mut [Lowered],
+    plan: &mut Plan,
+    choice: &CardChoice,
+    options: &EngineOptions,
+) -> Result<Linked, OpenError> {
+    let [Lowered::Cuda(from), Lowered::Cuda(to)] = pair else {
+        let is_virtual = pair.iter().all(|stage| matches!(stage, Lowered::Host(..)));
+        let kind = if is_virtual { options.link } else { LinkKind::Staged };
+        return Ok(Linked { ring: None, kind, why: None });
+    };
+    let position = |stage: &CudaStage| {
+        let at = choice.cards.iter().position(|c| c.id == stage.card.facts().id);
+        at.expect("invariant: a plan names cards that were given to it")
+    };
+    let planned = choice.links.kinds[position(from)][position(to)];
+    let stage = plan.stages.iter().find(|s| s.card == to.card.facts().id).map(|s| s.stage);
+    let stage = stage.expect("invariant: every stage that was loaded is one of the plan");
+    let spec = link_into(stage, options);
+    let size = RingSize { slots: spec.slots, values: spec.slot_values() };
+    let limit = options.batch_limit * stage.0;
+    let linked = linking::link(from, to, planned, choice.link, (size, limit))?;
+    if linked.kind != planned {
+        plan.arrive_otherwise(stage, linked.kind, size.bytes());
+    }
+    if let Some(why) = &linked.why {
+        tracing::warn!("{} to {}: {why}", from.card.facts().name, to.card.facts().name);
+    }
+    Ok(linked)
 }

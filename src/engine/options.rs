@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use super::error::EngineError;
 use crate::device::StageSettings;
-use crate::model::facts::{Activations, KvFormat, WINDOW_ROWS_MAX};
+use crate::model::facts::{Activations, KvFormat, LinkKind, WINDOW_ROWS_MAX};
 use crate::model::footprint::{LOGITS_BUFFERS, StageSizes};
 use crate::split::options::{BATCH_ROWS_MAX, CONTEXT_MAX, LINK_SLOTS_MAX, SEQUENCES_MAX};
-use crate::transport::LinkKind;
 
 /// Whether threads stay on one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +44,7 @@ pub struct EngineOptions {
     pub kv: KvFormat,
     /// How products see their inputs.
     pub activations: Activations,
-    /// How rows travel.
+    /// How rows travel through host memory.
     pub link: LinkKind,
     /// Batches that may be under way on a link.
     pub link_slots: usize,
@@ -133,6 +132,7 @@ impl EngineOptions {
             logits_rows_max: self.logits_rows_max,
             link_slots: self.link_slots,
             link_side_slots: self.link.side_slots(),
+            link_card_slots: 0,
         }
     }
 

@@ -25,10 +25,10 @@ use super::request::{Request, RequestId};
 use super::stage_thread::{Output, StageShell};
 use super::timeline::{StageTimeline, StageTimes};
 use super::turn::Turn;
-use crate::device::StageExec;
+use crate::device::{CardRing, StageExec};
 use crate::model::facts::CardId;
 use crate::transport::wait::{Cancel, Patience, Wait};
-use crate::transport::{self};
+use crate::transport::{self, LinkSpec};
 
 /// How long a shutdown waits for a stage that does not end.
 const LAST_WAIT: Duration = Duration::from_secs(10);
@@ -41,6 +41,8 @@ pub struct EngineStage {
     pub spec: StageSpec,
     /// Shared with the stages that compute on the same threads.
     pub turn: Option<Arc<Turn>>,
+    /// The slots through which rows arrive, where only cards reach them.
+    pub arrives: Option<Arc<dyn CardRing>>,
 }
 
 /// Where the time of a stage went.
@@ -103,9 +105,12 @@ impl Engine {
             wiring.buffers.push(Vec::new()).map_err(|_| internal("the logits buffers exceed their queue"))?;
         }
         let (mut senders, mut receivers) = (Vec::new(), vec![None]);
-        for link in &links {
-            let (sender, receiver) =
-                transport::open(link).map_err(|error| EngineError::Link { what: error.to_string() })?;
+        for (link, stage) in links.iter().zip(&stages[1..]) {
+            let opened = match &stage.arrives {
+                Some(ring) => transport::card::open(&LinkSpec { kind: ring.kind(), ..*link }, ring.clone()),
+                None => transport::open(link),
+            };
+            let (sender, receiver) = opened.map_err(|error| EngineError::Link { what: error.to_string() })?;
             senders.push(Some(sender));
             receivers.push(Some(receiver));
         }
@@ -141,6 +146,7 @@ impl Engine {
                 clock: wiring.clock,
                 patience: wiring.patience,
                 cancel: wiring.stages_cancel.clone(),
+                has_posted: false,
                 batch_limit: engine.options.batch_limit,
                 residual_width: engine.options.residual_width,
                 vocab: engine.options.vocab,

@@ -57,6 +57,8 @@ pub struct RunTimes {
     pub start_ns: u64,
     /// Before the turn was given back.
     pub end_ns: u64,
+    /// Of these, how long the card waited for the rows of another one.
+    pub waited_ns: u64,
 }
 
 /// What the shell tells the machine.
@@ -204,6 +206,7 @@ impl StageMachine {
             StageEvent::Ran(Ok(times)) => {
                 self.stamps.start_ns = Some(times.start_ns);
                 self.stamps.end_ns = Some(times.end_ns);
+                self.stamps.waited_ns = times.waited_ns;
                 StageAction::HandOff(self.batch())
             }
             StageEvent::Ran(Err(RunFault::Rows(cause))) => StageAction::Tell(self.batch().id, cause),

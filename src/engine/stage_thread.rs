@@ -18,7 +18,7 @@ use super::stage::{RunFault, RunTimes, StageAction, StageCommand, StageDeath, St
 use super::timeline::StageTimeline;
 use super::turn::Turn;
 use crate::device::batch::{Batch, BatchId};
-use crate::device::{CardError, StageExec};
+use crate::device::{CardError, RowsIn, RowsOut, RunStamp, StageExec};
 use crate::transport::ring::CloseCause;
 use crate::transport::wait::{Cancel, Patience, Wait, WaitEnded};
 use crate::transport::{LinkError, LinkReceiver, LinkSender};
@@ -38,6 +38,28 @@ pub(super) enum Output {
     Logits { buffers: Arc<Queue<Vec<f32>>>, held: Vec<f32> },
 }
 
+impl Output {
+    /// The place for `values` values of rows, or for the logits.
+    fn place(&mut self, values: usize, wait: &Wait<'_>) -> Result<RowsOut<'_>, LinkError> {
+        match self {
+            Output::Logits { held, .. } => Ok(RowsOut::Host(held)),
+            Output::Rows { link, .. } => Ok(match link.slot(wait)? {
+                RowsOut::Host(slot) => RowsOut::Host(&mut slot[..values]),
+                slot => slot,
+            }),
+        }
+    }
+
+    /// Hands rows on, and wakes who waits for them. Logits go another way.
+    fn post(&mut self, batch: BatchId, values: usize) -> Result<(), LinkError> {
+        if let Output::Rows { link, next } = self {
+            link.post(batch, values)?;
+            next.ring();
+        }
+        Ok(())
+    }
+}
+
 /// Everything that a stage's thread owns.
 pub(super) struct StageShell {
     pub machine: StageMachine,
@@ -51,6 +73,8 @@ pub(super) struct StageShell {
     pub clock: Clock,
     pub patience: Patience,
     pub cancel: Cancel,
+    /// The output of the running batch was handed on when it was started.
+    pub has_posted: bool,
     pub batch_limit: Duration,
     pub residual_width: usize,
     pub vocab: usize,
@@ -160,14 +184,13 @@ impl StageShell {
             self.patience,
             &self.cancel,
         );
-        let output = match &mut self.output {
-            Output::Logits { held, .. } => held.as_mut_slice(),
-            Output::Rows { link, .. } => match link.slot(&wait) {
-                Ok(slot) => &mut slot[..batch.rows.len() * self.residual_width],
-                Err(error) => return of_link(Err(error), StageEvent::Reserved),
-            },
+        let values = batch.rows.len() * self.residual_width;
+        let leaving = match self.output.place(values, &wait) {
+            Ok(RowsOut::Card(slot)) => Some(slot),
+            Ok(RowsOut::Host(_)) => None,
+            Err(error) => return of_link(Err(error), StageEvent::Reserved),
         };
-        let input = self.input.as_ref().map_or(&[][..], |link| link.rows());
+        let input = self.input.as_ref().map_or(RowsIn::Host(&[]), |link| link.rows());
         let turn = match self.turn.as_ref().map(|turn| turn.take(&turn_wait)).transpose() {
             Ok(turn) => turn,
             Err(WaitEnded::Cancelled) => return StageEvent::Cancelled,
@@ -177,17 +200,43 @@ impl StageShell {
                 );
             }
         };
-        let start_ns = self.clock.now_ns();
-        let ran = self.exec.run(batch, self.machine.tables(), input, output);
+        let (start_ns, tables) = (self.clock.now_ns(), self.machine.tables());
+        let ran = match (input, leaving) {
+            (RowsIn::Host(input), None) => {
+                let output = match self.output.place(values, &wait) {
+                    Ok(place) => place.host(),
+                    Err(error) => return of_link(Err(error), StageEvent::Reserved),
+                };
+                blanked(self.exec.run(batch, tables, input, output), output)
+            }
+            (input, leaving) => {
+                let Some(exec) = self.exec.beside() else {
+                    return StageEvent::Failed("a card got slots that it cannot reach".to_owned());
+                };
+                let is_cancelled = || self.cancel.is_raised();
+                let started = exec.start(batch, tables, input, leaving, &is_cancelled);
+                // The stage behind begins while this card computes.
+                self.has_posted = started.is_ok() && leaving.is_some();
+                let posted = if self.has_posted { self.output.post(batch.id, values) } else { Ok(()) };
+                let place = match leaving {
+                    Some(_) => Ok(RowsOut::Host(&mut [])),
+                    None => self.output.place(values, &wait),
+                };
+                let ran = place.map(|place| {
+                    let output = place.host();
+                    blanked(started.and_then(|()| exec.finish(batch, output, &is_cancelled)), output)
+                });
+                match posted.and(ran) {
+                    Ok(ran) => ran,
+                    Err(error) => return of_link(Err(error), StageEvent::HandedOff),
+                }
+            }
+        };
         let end_ns = self.clock.now_ns();
         drop(turn);
         StageEvent::Ran(match ran {
-            Ok(_) => Ok(RunTimes { start_ns, end_ns }),
-            Err(error @ CardError::NotFinite { .. }) => {
-                // The stages behind must not stumble over the same rows.
-                output.fill(0.0);
-                Err(RunFault::Rows(error.to_string()))
-            }
+            Ok(stamp) => Ok(RunTimes { start_ns, end_ns, waited_ns: stamp.waited_ns }),
+            Err(error @ CardError::NotFinite { .. }) => Err(RunFault::Rows(error.to_string())),
             Err(error) => Err(RunFault::Card(error.to_string())),
         })
     }
@@ -210,12 +259,13 @@ impl StageShell {
             return (of_link(Err(error), StageEvent::HandedOff), 0);
         }
         let values = match &mut self.output {
-            Output::Rows { link, next } => {
+            Output::Rows { .. } => {
                 let values = batch.rows.len() * self.residual_width;
-                if let Err(error) = link.post(batch.id, values) {
+                if !std::mem::take(&mut self.has_posted)
+                    && let Err(error) = self.output.post(batch.id, values)
+                {
                     return (of_link(Err(error), StageEvent::HandedOff), 0);
                 }
-                next.ring();
                 values
             }
             Output::Logits { held, .. } => {
@@ -236,6 +286,14 @@ impl StageShell {
     fn wait(&self, limit: Duration) -> Wait<'_> {
         Wait::within(limit, self.patience, &self.cancel)
     }
+}
+
+/// Rows at fault become zeros: the stages behind must not stumble over them.
+fn blanked(ran: Result<RunStamp, CardError>, output: &mut [f32]) -> Result<RunStamp, CardError> {
+    if let Err(CardError::NotFinite { .. }) = ran {
+        output.fill(0.0);
+    }
+    ran
 }
 
 /// What a link's answer means to the machine.

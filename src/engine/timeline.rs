@@ -26,6 +26,8 @@ pub struct BatchStamps {
     pub start_ns: Option<u64>,
     /// The card was done.
     pub end_ns: Option<u64>,
+    /// How long, between start and end, the card waited for rows that another card was making.
+    pub waited_ns: u64,
     /// The output was handed on.
     pub posted_ns: Option<u64>,
 }
@@ -39,7 +41,7 @@ pub struct StageTimes {
     pub rows: u64,
     /// Computing.
     pub busy_ns: u64,
-    /// Waiting for a command or for rows.
+    /// Waiting for a command or for rows, the thread or the card itself.
     pub waiting_in_ns: u64,
     /// Waiting for a place for the output.
     pub waiting_out_ns: u64,
@@ -96,7 +98,9 @@ impl StageTimeline {
         times.batches += 1;
         times.rows += stamps.rows as u64;
         times.handed_bytes += bytes;
-        times.busy_ns += rise(start_ns, end_ns);
+        let (run_ns, waited_ns) = (rise(start_ns, end_ns), stamps.waited_ns);
+        times.busy_ns += run_ns.saturating_sub(waited_ns);
+        times.waiting_in_ns += waited_ns.min(run_ns);
         // Before the first batch of a span nothing was asked of the stage.
         if self.first_ns.is_some() {
             times.waiting_in_ns += rise(asked_ns.max(self.first_ns), popped_ns);
@@ -155,23 +159,33 @@ mod tests {
 
     fn stamps(all: [u64; 7]) -> BatchStamps {
         let [asked_ns, popped_ns, input_ns, place_ns, start_ns, end_ns, posted_ns] = all.map(Some);
-        let batch = Some(BatchId(1));
-        BatchStamps { batch, rows: 3, asked_ns, popped_ns, input_ns, place_ns, start_ns, end_ns, posted_ns }
+        BatchStamps {
+            batch: Some(BatchId(1)),
+            rows: 3,
+            asked_ns,
+            popped_ns,
+            input_ns,
+            place_ns,
+            start_ns,
+            end_ns,
+            waited_ns: 0,
+            posted_ns,
+        }
     }
 
     #[test]
     fn every_nanosecond_of_a_span_is_counted_once() {
         let mut timeline = StageTimeline::new();
         timeline.record(&stamps([5, 10, 13, 20, 31, 60, 62]), 100);
-        timeline.record(&stamps([62, 70, 70, 75, 75, 80, 99]), 300);
+        timeline.record(&BatchStamps { waited_ns: 2, ..stamps([62, 70, 70, 75, 75, 80, 99]) }, 300);
         let t = timeline.times();
         assert_eq!(t.span_ns, 89);
-        assert_eq!((t.waiting_in_ns, t.waiting_out_ns, t.waiting_turn_ns), (3 + 8, 7 + 5, 11));
-        assert_eq!((t.busy_ns, t.posting_ns), (29 + 5, 2 + 19));
+        assert_eq!((t.waiting_in_ns, t.waiting_out_ns, t.waiting_turn_ns), (3 + 8 + 2, 7 + 5, 11));
+        assert_eq!((t.busy_ns, t.posting_ns), (29 + 3, 2 + 19));
         let counted = t.waiting_in_ns + t.waiting_out_ns + t.waiting_turn_ns + t.busy_ns + t.posting_ns;
         assert_eq!(counted, t.span_ns);
         assert_eq!((t.batches, t.rows, t.bytes_per_hand_off()), (2, 6, 200.0));
-        assert_eq!(t.share(t.busy_ns), 34.0 / 89.0);
+        assert_eq!(t.share(t.busy_ns), 32.0 / 89.0);
     }
 
     #[test]

@@ -130,6 +130,46 @@ pub struct CardFacts {
     pub prompt_macs_per_s: f64,
 }
 
+/// How rows travel from stage to stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkKind {
+    /// Both cards see one memory: the producer writes where the consumer reads.
+    Local,
+    /// Through slots in host memory: one copy in, one copy out.
+    Staged,
+    /// Through slots in host memory that both cards reach themselves.
+    Mapped,
+    /// Through slots in the receiving card's memory, which the sending card reaches itself.
+    Peer,
+}
+
+impl LinkKind {
+    /// The kinds whose slots stages reach as host memory, for tests and tables.
+    pub const OF_HOST: [LinkKind; 2] = [LinkKind::Local, LinkKind::Staged];
+
+    /// The kinds whose slots only cards reach.
+    pub const OF_CARDS: [LinkKind; 2] = [LinkKind::Peer, LinkKind::Mapped];
+
+    /// Slots on each side beside the ring: a copying link is written to and read from outside it.
+    pub fn side_slots(self) -> usize {
+        match self {
+            LinkKind::Staged => 1,
+            LinkKind::Local | LinkKind::Mapped | LinkKind::Peer => 0,
+        }
+    }
+
+    /// The name in flags and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            LinkKind::Local => "local",
+            LinkKind::Staged => "staged",
+            LinkKind::Mapped => "mapped",
+            LinkKind::Peer => "peer",
+        }
+    }
+}
+
 /// One directed connection between two cards.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct LinkRate {
@@ -144,6 +184,8 @@ pub struct LinkRate {
 pub struct LinkFacts {
     /// Rate for each ordered pair of cards, by position in the list of cards.
     pub rates: Vec<Vec<LinkRate>>,
+    /// How rows travel between each ordered pair, in the same places.
+    pub kinds: Vec<Vec<LinkKind>>,
 }
 
 /// The piece of a program that one stage runs.

@@ -85,6 +85,8 @@ pub struct StageSizes {
     pub link_slots: usize,
     /// Slots that each side of a link has beside the ring: 1 where rows are copied through host memory.
     pub link_side_slots: usize,
+    /// Slots of a ring that lies in the memory of a receiving GPU; 0 where rows pass through host memory.
+    pub link_card_slots: usize,
 }
 
 /// Buffers for logits: one is written while another is read.
@@ -370,11 +372,13 @@ impl Footprint {
                 let slots = (slots_in + slots_out) as u64 * residual_bytes;
                 (self.row_bytes * sizes.batch_rows_max as u64, 0, slots, logits as u64)
             }
-            // What leaves a GPU, and what is on its way to it, lies in the computer's memory.
+            // What leaves a GPU, and what is on its way to it, lies in the computer's memory, or in the next GPU's.
             CardKind::Cuda => {
+                let slots_in = if embeds { 0 } else { sizes.link_card_slots };
+                let slots = slots_in as u64 * gpu::slot_bytes(self.residual_width * sizes.batch_rows_max);
                 let rows = self.gpu.rows_bytes(sizes.batch_rows_max, sizes.kv_pages());
                 let attention = self.gpu.attention_bytes(sizes.context, sizes.batch_rows_max);
-                (rows, attention, 0, self.gpu.logits_bytes(sizes.logits_rows_max))
+                (rows, attention, slots, self.gpu.logits_bytes(sizes.logits_rows_max))
             }
         };
         let items = [

@@ -6,9 +6,10 @@
 
 use std::ops::Range;
 
-use crate::model::facts::{CardId, StageId};
+use crate::model::facts::{CardId, LinkKind, StageId};
 use crate::model::footprint::{Item, ItemKind, StageSizes};
 
+use super::budget::sum_bytes;
 use super::cost::Cost;
 
 /// One card with its layers.
@@ -36,6 +37,10 @@ pub struct StagePlan {
     pub decode_us: f64,
     /// Predicted time of one prompt row as part of a chunk, without hand-offs.
     pub prompt_us_per_row: f64,
+    /// How rows arrive; nothing on the first.
+    pub arrives: Option<LinkKind>,
+    /// Of the slots in which they arrive, the bytes that lie in the computer's memory and belong to no card.
+    pub arrives_host_bytes: u64,
     /// Predicted hand-off of one decode row from the stage before; 0 on the first.
     pub arrival_us: f64,
     /// Predicted hand-off of one prompt row from the stage before, as part of a chunk; 0 on the first.
@@ -117,6 +122,14 @@ impl Plan {
     /// Layers of the model.
     pub fn layer_count(&self) -> usize {
         self.stages.last().map_or(0, |s| s.layers.end)
+    }
+
+    /// Notes that rows reach `stage` by another kind of link, through slots of `ring_bytes` in the computer's memory.
+    pub fn arrive_otherwise(&mut self, stage: StageId, kind: LinkKind, ring_bytes: u64) {
+        let stage = &mut self.stages[stage.index()];
+        stage.items.retain(|item| item.kind != ItemKind::LinkSlots);
+        stage.used_bytes = sum_bytes(&stage.items);
+        (stage.arrives, stage.arrives_host_bytes) = (Some(kind), ring_bytes);
     }
 
     /// Bytes that all cards allocate.

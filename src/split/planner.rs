@@ -9,7 +9,8 @@
 
 use std::ops::Range;
 
-use crate::model::facts::{CardFacts, CardKind, LinkFacts, StageId};
+use crate::model::facts::{CardFacts, CardKind, LinkFacts, LinkKind, StageId};
+use crate::model::footprint::gpu::slot_bytes;
 use crate::model::footprint::{Footprint, StageSizes};
 
 use super::budget::{Budget, sum_bytes};
@@ -179,7 +180,8 @@ impl Planner<'_> {
 
     fn describe(&self, stages: &[Assignment], sizes: &StageSizes, model: &TimeModel) -> Plan {
         let stage_plans = stages.iter().enumerate().map(|(at, (card, layers))| {
-            let need = self.need(*card, layers, sizes);
+            let arrives = (at > 0).then(|| self.links.kinds[stages[at - 1].0][*card]);
+            let need = self.need(*card, layers, &arriving(sizes, arrives));
             let arrival = |time: fn(&TimeModel, usize, usize) -> u64| {
                 if at == 0 { 0.0 } else { us(time(model, stages[at - 1].0, *card)) }
             };
@@ -195,6 +197,8 @@ impl Planner<'_> {
                 used_bytes: need.needed_bytes,
                 decode_us: us(model.decode_ps(*card, layers.clone())),
                 prompt_us_per_row: us(model.prompt_ps(*card, layers.clone())),
+                arrives,
+                arrives_host_bytes: self.arrives_host_bytes(*card, arrives, sizes),
                 arrival_us: arrival(TimeModel::link_decode_ps),
                 arrival_us_per_row: arrival(TimeModel::link_prompt_ps),
             }
@@ -210,6 +214,17 @@ impl Planner<'_> {
             handoff_chunk_bytes: row_bytes * sizes.batch_rows_max as u64,
             cost: model.cost(stages),
         }
+    }
+
+    /// Slots of a GPU's rows that lie in the computer's memory.
+    fn arrives_host_bytes(&self, card: usize, arrives: Option<LinkKind>, sizes: &StageSizes) -> u64 {
+        let values = self.footprint.residual_width * sizes.batch_rows_max;
+        let slot_bytes = match (self.cards[card].kind, arrives) {
+            (CardKind::Cuda, Some(LinkKind::Mapped)) => slot_bytes(values),
+            (CardKind::Cuda, Some(LinkKind::Staged | LinkKind::Local)) => 4 * values as u64,
+            _ => 0,
+        };
+        sizes.link_slots as u64 * slot_bytes
     }
 
     fn idle(&self, stages: &[Assignment], sizes: &StageSizes) -> Vec<IdleCard> {
@@ -237,6 +252,13 @@ impl Planner<'_> {
         };
         unused.iter().map(idle).collect()
     }
+}
+
+/// The sizes of a stage that rows reach this way. The search counts slots on every GPU that could have them; here the
+/// stage before is known.
+fn arriving(sizes: &StageSizes, arrives: Option<LinkKind>) -> StageSizes {
+    let on_card = arrives == Some(LinkKind::Peer);
+    StageSizes { link_card_slots: if on_card { sizes.link_card_slots } else { 0 }, ..*sizes }
 }
 
 fn of_kind(sums: &[(CardKind, RangeBytes)], kind: CardKind) -> &RangeBytes {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::model::facts::LinkKind;
 use crate::model::footprint::{Item, ItemKind};
 
 use super::budget::{format_bytes, format_count};
@@ -49,7 +50,7 @@ impl fmt::Display for Plan {
         if self.stages.len() > 1 {
             let at = |index: usize| &self.stages[index].name;
             let (row, chunk) = (format_bytes(self.handoff_row_bytes), format_bytes(self.handoff_chunk_bytes));
-            write!(f, "\nbetween cards: {row} a row, {chunk} a chunk; ")?;
+            write!(f, "\nbetween cards: {row} a row, {chunk} a chunk, {}; ", self.links_in_words())?;
             let what = if sizes.sequences > 1 { "prompts and decode" } else { "prompts" };
             match self.predicted.bound {
                 Bound::Stage(stage) => write!(f, "{} bounds {what}", at(stage.index()))?,
@@ -62,6 +63,25 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
+    /// The kinds of links, pair by pair where they differ: `peer`, or `0-1 peer, 1-2 mapped (1.00 MiB of host memory)`.
+    fn links_in_words(&self) -> String {
+        let kind = |stage: &StagePlan| {
+            let name = stage.arrives.map_or("", LinkKind::name);
+            match stage.arrives_host_bytes {
+                0 => name.to_owned(),
+                bytes => format!("{name} ({} of host memory)", format_bytes(bytes)),
+            }
+        };
+        let kinds: Vec<String> = self.stages.iter().skip(1).map(kind).collect();
+        match kinds.first() {
+            Some(first) if kinds.iter().all(|kind| kind == first) => first.clone(),
+            _ => {
+                let pairs = kinds.iter().enumerate();
+                pairs.map(|(at, kind)| format!("{at}-{} {kind}", at + 1)).collect::<Vec<_>>().join(", ")
+            }
+        }
+    }
+
     fn row(&self, stage: &StagePlan) -> Vec<String> {
         let bytes = |kinds: &[ItemKind]| match stage.bytes_of(kinds) {
             0 => "-".to_string(),

@@ -12,6 +12,7 @@ use super::ring::{Claim, CloseCause, Ring, RingFault, Take};
 use super::wait::{Bell, Wait};
 use super::{LinkEnds, LinkError, LinkReceiver, LinkSender, LinkSpec, slot_memory};
 use crate::device::batch::BatchId;
+use crate::device::{RowsIn, RowsOut};
 use crate::model::facts::SlotId;
 
 /// A slot with its header, which travels with the rows.
@@ -85,8 +86,15 @@ pub struct LocalReceiver {
 
 /// Allocates the slots and opens the link.
 pub fn open(spec: &LinkSpec) -> Result<(LocalSender, LocalReceiver), LinkError> {
-    let slot =
-        |id| Ok(Some(Slot { id: SlotId(id as u32), tag: BatchId(0), values: 0, memory: slot_memory(spec)? }));
+    open_with(spec, || slot_memory(spec))
+}
+
+/// The same with slots whose memory `memory` gives; for rows that lie elsewhere it is empty, and only turns change hands.
+pub(super) fn open_with(
+    spec: &LinkSpec,
+    memory: impl Fn() -> Result<Box<[f32]>, LinkError>,
+) -> Result<(LocalSender, LocalReceiver), LinkError> {
+    let slot = |id| Ok(Some(Slot { id: SlotId(id as u32), tag: BatchId(0), values: 0, memory: memory()? }));
     let places = (0..spec.slots).map(slot).collect::<Result<_, LinkError>>()?;
     let slots = Mutex::new(Slots { ring: Ring::new(spec.slots), places });
     let shared = Arc::new(Shared { spec: *spec, slots, for_sender: Bell::new(), for_receiver: Bell::new() });
@@ -108,7 +116,7 @@ impl LocalSender {
         let Some(mut slot) = self.held.take() else {
             return Err(LinkError::OutOfTurn { ends, step: "post" });
         };
-        write(&mut slot.memory[..values]);
+        write(&mut slot.memory);
         let posted = {
             let mut slots = self.shared.slots.lock();
             let (id, posted) = (slot.id, slots.ring.post(slot.id, tag));
@@ -121,13 +129,21 @@ impl LocalSender {
     }
 }
 
-impl LinkSender for LocalSender {
-    fn slot(&mut self, wait: &Wait<'_>) -> Result<&mut [f32], LinkError> {
+impl LocalSender {
+    /// [`LinkSender::slot`]: which, and its memory.
+    pub(super) fn claimed(&mut self, wait: &Wait<'_>) -> Result<(SlotId, &mut [f32]), LinkError> {
         let slot = match self.held.take() {
             Some(slot) => slot,
             None => claim(&self.shared, wait)?,
         };
-        Ok(&mut self.held.insert(slot).memory)
+        let slot = self.held.insert(slot);
+        Ok((slot.id, &mut slot.memory))
+    }
+}
+
+impl LinkSender for LocalSender {
+    fn slot(&mut self, wait: &Wait<'_>) -> Result<RowsOut<'_>, LinkError> {
+        Ok(RowsOut::Host(self.claimed(wait)?.1))
     }
 
     fn post(&mut self, tag: BatchId, values: usize) -> Result<(), LinkError> {
@@ -145,18 +161,30 @@ impl Drop for LocalSender {
     }
 }
 
-impl LinkReceiver for LocalReceiver {
-    fn take(&mut self, expected: BatchId, wait: &Wait<'_>) -> Result<&[f32], LinkError> {
+impl LocalReceiver {
+    /// [`LinkReceiver::take`]: which slot.
+    pub(super) fn taken(&mut self, expected: BatchId, wait: &Wait<'_>) -> Result<SlotId, LinkError> {
         if self.held.is_some() {
             return Err(LinkError::OutOfTurn { ends: self.shared.ends(), step: "take" });
         }
         let slot = take(&self.shared, expected, wait)?;
-        let slot = self.held.insert(slot);
-        Ok(&slot.memory[..slot.values])
+        Ok(self.held.insert(slot).id)
     }
 
-    fn rows(&self) -> &[f32] {
+    /// The rows taken and not yet released.
+    pub(super) fn held(&self) -> &[f32] {
         self.held.as_ref().map_or(&[], |slot| &slot.memory[..slot.values])
+    }
+}
+
+impl LinkReceiver for LocalReceiver {
+    fn take(&mut self, expected: BatchId, wait: &Wait<'_>) -> Result<RowsIn<'_>, LinkError> {
+        self.taken(expected, wait)?;
+        Ok(self.rows())
+    }
+
+    fn rows(&self) -> RowsIn<'_> {
+        RowsIn::Host(self.held())
     }
 
     fn release(&mut self) -> Result<(), LinkError> {

@@ -5,47 +5,18 @@
 //! Invariants: all kinds pass `tests/links.rs`; [`LinkSpec::bytes`] is all that a link allocates.
 //! Does not know: what a row means, only how many values it has.
 
+pub mod card;
 pub mod local;
 pub mod ring;
 pub mod staged;
 pub mod wait;
 
 use crate::device::batch::BatchId;
-use crate::model::facts::StageId;
+use crate::device::{RowsIn, RowsOut};
+use crate::model::facts::{LinkKind, StageId};
 
 use ring::{CloseCause, RingFault};
 use wait::{Wait, WaitEnded};
-
-/// How rows travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LinkKind {
-    /// Both cards see one memory: the producer writes where the consumer reads.
-    Local,
-    /// Through staging slots in host memory: one copy in, one copy out.
-    Staged,
-}
-
-impl LinkKind {
-    /// Every kind, for tests and tables.
-    pub const ALL: [LinkKind; 2] = [LinkKind::Local, LinkKind::Staged];
-
-    /// Slots on each side beside the ring: a copying link is written to and read from outside it.
-    pub fn side_slots(self) -> usize {
-        match self {
-            LinkKind::Local => 0,
-            LinkKind::Staged => 1,
-        }
-    }
-
-    /// The name in flags and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            LinkKind::Local => "local",
-            LinkKind::Staged => "staged",
-        }
-    }
-}
 
 /// Two neighbouring stages, in the direction of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -102,16 +73,25 @@ impl LinkSpec {
     pub fn bytes(&self) -> u64 {
         self.receiver_bytes() + self.sender_bytes()
     }
+
+    fn check(&self) -> Result<(), LinkError> {
+        if self.slots == 0 || self.slot_values() == 0 {
+            let LinkSpec { ends, slots, rows_max, values_per_row, .. } = *self;
+            return Err(LinkError::Empty { ends, slots, rows_max, values_per_row });
+        }
+        Ok(())
+    }
 }
 
 /// The producer's side of a link.
 pub trait LinkSender: Send {
     /// Waits for a free slot and lends it, `rows_max x values_per_row` values of any content, to be written in
     /// place. Asking again before [`LinkSender::post`] lends the same slot.
-    fn slot(&mut self, wait: &Wait<'_>) -> Result<&mut [f32], LinkError>;
+    fn slot(&mut self, wait: &Wait<'_>) -> Result<RowsOut<'_>, LinkError>;
 
     /// Hands on the first `values` values of the lent slot (whole rows, at least one) as those of batch `tag`,
-    /// which follows all posted before. Does not wait.
+    /// which follows all posted before. Does not wait. A slot of cards is posted once the work that fills it is queued:
+    /// the card that takes the rows waits for them itself.
     fn post(&mut self, tag: BatchId, values: usize) -> Result<(), LinkError>;
 
     /// Ends the link and wakes the receiver. Dropping the sender does the same with [`CloseCause::Ended`], or, in
@@ -122,10 +102,10 @@ pub trait LinkSender: Send {
 /// The consumer's side of a link.
 pub trait LinkReceiver: Send {
     /// Waits for the rows of batch `expected` and lends them to be read in place until [`LinkReceiver::release`].
-    fn take(&mut self, expected: BatchId, wait: &Wait<'_>) -> Result<&[f32], LinkError>;
+    fn take(&mut self, expected: BatchId, wait: &Wait<'_>) -> Result<RowsIn<'_>, LinkError>;
 
     /// The rows taken and not yet released; empty where there are none.
-    fn rows(&self) -> &[f32];
+    fn rows(&self) -> RowsIn<'_>;
 
     /// Gives the slot back to the producer.
     fn release(&mut self) -> Result<(), LinkError>;
@@ -137,18 +117,18 @@ pub trait LinkReceiver: Send {
 /// Both sides of an open link.
 pub type LinkPair = (Box<dyn LinkSender>, Box<dyn LinkReceiver>);
 
-/// Allocates the slots of a link and opens it.
+/// Allocates the slots of a link in host memory and opens it; links between cards are opened by [`card::open`].
 pub fn open(spec: &LinkSpec) -> Result<LinkPair, LinkError> {
-    if spec.slots == 0 || spec.slot_values() == 0 {
-        let LinkSpec { ends, slots, rows_max, values_per_row, .. } = *spec;
-        return Err(LinkError::Empty { ends, slots, rows_max, values_per_row });
-    }
+    spec.check()?;
     let (sender, receiver) = local::open(spec)?;
     Ok(match spec.kind {
         LinkKind::Local => (Box::new(sender), Box::new(receiver)),
         LinkKind::Staged => {
             let (sender, receiver) = staged::open(spec, sender, receiver)?;
             (Box::new(sender), Box::new(receiver))
+        }
+        LinkKind::Mapped | LinkKind::Peer => {
+            return Err(LinkError::NoRing { ends: spec.ends, kind: spec.kind });
         }
     })
 }
@@ -223,6 +203,14 @@ pub enum LinkError {
         rows_max: usize,
         /// Values of a row.
         values_per_row: usize,
+    },
+    /// A kind whose slots only cards reach, opened without them.
+    #[error("{ends}: a {} link needs the cards' own slots; open it with them, or as staged", kind.name())]
+    NoRing {
+        /// Which link.
+        ends: LinkEnds,
+        /// Asked for.
+        kind: LinkKind,
     },
     /// The system has no memory for the slots.
     #[error("{ends}: the system refused {bytes} B for link slots; lower --chunk or close other programs")]

@@ -11,6 +11,7 @@ use super::ring::CloseCause;
 use super::wait::Wait;
 use super::{LinkError, LinkReceiver, LinkSender, LinkSpec, slot_memory};
 use crate::device::batch::BatchId;
+use crate::device::{RowsIn, RowsOut};
 
 /// The producer's side.
 pub struct StagedSender {
@@ -38,14 +39,14 @@ pub fn open(
 }
 
 impl LinkSender for StagedSender {
-    fn slot(&mut self, wait: &Wait<'_>) -> Result<&mut [f32], LinkError> {
+    fn slot(&mut self, wait: &Wait<'_>) -> Result<RowsOut<'_>, LinkError> {
         self.staging.slot(wait)?;
-        Ok(&mut self.own)
+        Ok(RowsOut::Host(&mut self.own))
     }
 
     fn post(&mut self, tag: BatchId, values: usize) -> Result<(), LinkError> {
         let own = &self.own;
-        self.staging.post_written(tag, values, |staged| staged.copy_from_slice(&own[..values]))
+        self.staging.post_written(tag, values, |staged| staged[..values].copy_from_slice(&own[..values]))
     }
 
     fn close(&mut self, cause: CloseCause) {
@@ -54,16 +55,16 @@ impl LinkSender for StagedSender {
 }
 
 impl LinkReceiver for StagedReceiver {
-    fn take(&mut self, expected: BatchId, wait: &Wait<'_>) -> Result<&[f32], LinkError> {
-        let staged = self.staging.take(expected, wait)?;
+    fn take(&mut self, expected: BatchId, wait: &Wait<'_>) -> Result<RowsIn<'_>, LinkError> {
+        self.staging.taken(expected, wait)?;
+        let staged = self.staging.held();
         self.values = staged.len();
-        let own = &mut self.own[..self.values];
-        own.copy_from_slice(staged);
-        Ok(own)
+        self.own[..self.values].copy_from_slice(staged);
+        Ok(self.rows())
     }
 
-    fn rows(&self) -> &[f32] {
-        &self.own[..self.values]
+    fn rows(&self) -> RowsIn<'_> {
+        RowsIn::Host(&self.own[..self.values])
     }
 
     fn release(&mut self) -> Result<(), LinkError> {

@@ -73,6 +73,7 @@ impl Setup {
             logits_rows_max: self.rows_max,
             link_slots: 2,
             link_side_slots: 0,
+            link_card_slots: 0,
         }
     }
 

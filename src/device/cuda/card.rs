@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use super::driver::{Context, Device, Driver};
 use super::exec::{CudaExec, Queueing};
 use super::kernels::{KernelSettings, Kernels, Machine, Place};
-use super::memory::Memory;
+use super::links::ring::RingSize;
+use super::memory::{Arena, Memory};
 use super::source::UNITS;
 use crate::device::ledger::Ledger;
 use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings, lower};
@@ -47,6 +48,41 @@ impl CudaCard {
     pub fn set_queueing(&mut self, queueing: Queueing) {
         self.queueing = queueing;
     }
+
+    /// [`Card::lower`], as a stage of CUDA cards, which can be linked to others.
+    pub fn stage(
+        &mut self,
+        stage: &StageProgram,
+        file: &gguf::File,
+        settings: &StageSettings,
+        progress: &dyn LoadProgress,
+    ) -> Result<CudaExec, CardError> {
+        let card = self.facts.id;
+        let steps = lower::lower(stage, settings.activations)
+            .map_err(|what| CardError::Unsupported { card, what: format!("CUDA cards: {what}") })?;
+        let place = Place { card, context: &self.context, machine: self.machine, progress };
+        let kernels = Kernels::load(place, &self.kernels, &UNITS, &formats(stage))?;
+        let memory = Memory { card, context: &self.context, ledger: &mut self.ledger };
+        let mut exec = CudaExec::new(memory, &kernels, stage, steps, file, settings, progress)?;
+        exec.queue_by(self.queueing);
+        Ok(exec)
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Takes back the booking of a link's slots, which are gone.
+    pub fn give_back_link_slots(&mut self, size: RingSize) {
+        self.ledger.give_back(ItemKind::LinkSlots, size.bytes());
+    }
+
+    /// Books and takes memory for the slots of a link.
+    pub fn link_slots(&mut self, size: RingSize) -> Result<Arena, CardError> {
+        let mut memory = Memory { card: self.facts.id, context: &self.context, ledger: &mut self.ledger };
+        memory.arena(ItemKind::LinkSlots, size.bytes())
+    }
 }
 
 /// The formats of weights that the stage's kernels read.
@@ -78,14 +114,6 @@ impl Card for CudaCard {
         settings: &StageSettings,
         progress: &dyn LoadProgress,
     ) -> Result<Box<dyn StageExec>, CardError> {
-        let card = self.facts.id;
-        let steps = lower::lower(stage, settings.activations)
-            .map_err(|what| CardError::Unsupported { card, what: format!("CUDA cards: {what}") })?;
-        let place = Place { card, context: &self.context, machine: self.machine, progress };
-        let kernels = Kernels::load(place, &self.kernels, &UNITS, &formats(stage))?;
-        let memory = Memory { card, context: &self.context, ledger: &mut self.ledger };
-        let mut exec = CudaExec::new(memory, &kernels, stage, steps, file, settings, progress)?;
-        exec.queue_by(self.queueing);
-        Ok(Box::new(exec))
+        Ok(Box::new(self.stage(stage, file, settings, progress)?))
     }
 }

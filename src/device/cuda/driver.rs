@@ -10,6 +10,7 @@
 #![allow(unsafe_code, reason = "calls of a foreign library; every handle is made and freed in this file")]
 
 pub mod graph;
+mod sharing;
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::NonNull;
@@ -22,6 +23,7 @@ use parking_lot::Mutex;
 use self::graph::Recording;
 use super::CudaError;
 use super::faults::{FaultKind, Faults, ForcedFault, Met};
+pub use sharing::MappedMemory;
 
 /// The most arguments of a kernel.
 const ARGUMENTS_MAX: usize = 34;

@@ -48,14 +48,18 @@ pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.
 /// Products of the many rows of a chunk.
 pub const PROMPT: Unit = Unit { name: "prompt.cu", text: text!("prompt.cu"), per_format: true };
 
+/// Rows on their way from card to card.
+pub const LINKS: Unit = Unit { name: "links.cu", text: text!("links.cu"), per_format: false };
+
 /// Everything that is compiled.
-pub const UNITS: [&Unit; 4] = [&FORMATS, &ROWS, &ATTENTION, &PROMPT];
+pub const UNITS: [&Unit; 5] = [&FORMATS, &ROWS, &ATTENTION, &PROMPT, &LINKS];
 
 headers! {
     "device/copies.cuh",
     "device/functions.cuh",
     "device/hip.h",
     "device/image.cuh",
+    "device/images.cuh",
     "device/mma_int8.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",

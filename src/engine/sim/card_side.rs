@@ -203,7 +203,7 @@ impl World {
                 Ok(Default::default())
             }
         };
-        let times = RunTimes { start_ns: self.now_ns, end_ns: self.now_ns };
+        let times = RunTimes { start_ns: self.now_ns, end_ns: self.now_ns, waited_ns: 0 };
         let result = match ran {
             Err(error) => {
                 // The hash card refuses only pages that are not the state's.

@@ -131,7 +131,7 @@ impl StageExec for HashCard {
                 logits_at += self.vocab;
             }
         }
-        Ok(RunStamp { busy_ns: batch.rows.len() as u64, device_ns: None })
+        Ok(RunStamp { busy_ns: batch.rows.len() as u64, device_ns: None, waited_ns: 0 })
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {

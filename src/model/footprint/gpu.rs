@@ -7,7 +7,7 @@
 
 use super::{image_of, kept};
 use crate::gguf::formats::ImageKind;
-use crate::model::facts::{Activations, WINDOW_ROWS_MAX};
+use crate::model::facts::{Activations, PAGE_POSITIONS};
 use crate::model::program::{Op, Product, Program, StateKind};
 
 /// Positions of a span of attention (`docs/numerics.md`, Attention).
@@ -21,6 +21,14 @@ const TILE_BYTES: usize = 16;
 
 /// Rows whose spans are kept at once where a context is full; more rows take turns.
 pub const ATTENTION_ROWS: usize = 64;
+
+/// In front of the rows of a slot: sequence number and fault word.
+pub const SLOT_HEADER_BYTES: u64 = 128;
+
+/// Bytes of a slot that only GPUs reach, for so many values.
+pub fn slot_bytes(values: usize) -> u64 {
+    SLOT_HEADER_BYTES + kept(4 * values as u64)
+}
 
 /// Widths of an image's two arrays, in bytes a row: signed bytes, and f32 scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -160,18 +168,19 @@ impl GpuSizes {
         (TILE_BYTES * (1 + self.tiles_max(self.experts_used * rows_max))) as u64
     }
 
-    /// The block that the host sends with every batch: the fault word, then token, position, state and source of each
-    /// row, the page tables, the angles.
+    /// The block that the host sends with every batch: the words of faults and links, then token, position, state and
+    /// source of each row, the page tables, the angles.
     pub fn block_bytes(&self, rows_max: usize, kv_pages: usize) -> u64 {
         let words = 4 * kept(4 * rows_max as u64);
         let angles: u64 = self.angles.iter().map(|&bytes| kept((bytes * rows_max) as u64)).sum();
         kept(4) + words + kept(4 * kv_pages as u64) + angles
     }
 
-    /// What the spans of a row leave at the end of a context, for as many rows as run together.
+    /// What the spans of a row leave at the end of a context, for as many rows as run together; or what the tiles of a
+    /// row leave.
     pub fn attention_bytes(&self, context: usize, rows_max: usize) -> u64 {
         let spans = context.div_ceil(SPAN_POSITIONS).max(1);
-        let rows = rows_max.clamp(WINDOW_ROWS_MAX, ATTENTION_ROWS);
+        let rows = rows_max.clamp(SPAN_POSITIONS / PAGE_POSITIONS, ATTENTION_ROWS);
         kept((self.span * spans * rows) as u64)
     }
 

@@ -89,7 +89,11 @@ impl StageExec for CpuExec {
         if self.rest == Rest::Parked {
             self.team.lock().rest();
         }
-        result.map(|()| RunStamp { busy_ns: start.elapsed().as_nanos() as u64, device_ns: None })
+        result.map(|()| RunStamp {
+            busy_ns: start.elapsed().as_nanos() as u64,
+            device_ns: None,
+            waited_ns: 0,
+        })
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {

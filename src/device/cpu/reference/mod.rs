@@ -309,7 +309,7 @@ impl StageExec for Reference {
     ) -> Result<RunStamp, CardError> {
         let start = Instant::now();
         self.run_batch(batch, pages, input, output)?;
-        Ok(RunStamp { busy_ns: start.elapsed().as_nanos() as u64, device_ns: None })
+        Ok(RunStamp { busy_ns: start.elapsed().as_nanos() as u64, device_ns: None, waited_ns: 0 })
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {

@@ -8,9 +8,11 @@
 use super::angles::Angles;
 use super::graphs::Shape;
 use super::launch::Standing;
+use crate::device::CardSlot;
 use crate::device::batch::{Batch, BatchKind, BatchRow, PageTables};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::{Context, PinnedMemory, Span, Stream};
+use crate::device::cuda::links::side::LinkWords;
 use crate::model::facts::{PAGE_POSITIONS, StateId};
 use crate::model::footprint::gpu::SPAN_POSITIONS;
 use crate::model::footprint::kept;
@@ -24,13 +26,25 @@ pub(super) struct HandOff {
     pub(super) out_sequence: u32,
 }
 
+impl HandOff {
+    /// Of a batch whose rows arrive and leave in these turns, where they do so through slots of cards.
+    pub(super) fn of(arriving: Option<CardSlot>, leaving: Option<CardSlot>) -> HandOff {
+        let words = |turn: Option<CardSlot>| turn.map_or((0, 0), |turn| (turn.slot.0, turn.sequence));
+        let ((in_slot, in_sequence), (out_slot, out_sequence)) = (words(arriving), words(leaving));
+        HandOff { in_slot, in_sequence, out_slot, out_sequence }
+    }
+}
+
 /// The block of the batch that runs, on the card.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     pub(super) fault: Span,
     /// The words of [`HandOff`], in order.
-    #[allow(dead_code, reason = "read by kernels of links alone")]
-    pub(super) hand_off: Span,
+    hand_off: Span,
+    /// 0 before and behind every post of rows.
+    arrived: Span,
+    /// 0 before rows arrive.
+    gate: Span,
     pub(super) tokens: Span,
     pub(super) standing: Standing,
     /// Spans of attention that are launched; those behind a row's position do nothing.
@@ -39,6 +53,19 @@ pub(super) struct Places {
     pub(super) wanted: Span,
     /// One for each rope.
     pub(super) angles: Vec<Span>,
+}
+
+impl Places {
+    /// The words of the link by which rows arrive.
+    pub(super) fn link_in(&self) -> LinkWords {
+        let Places { fault, arrived, gate, .. } = *self;
+        LinkWords { turn: self.hand_off.part(0, 8), fault, arrived, gate }
+    }
+
+    /// The words of the link by which rows leave.
+    pub(super) fn link_out(&self) -> LinkWords {
+        LinkWords { turn: self.hand_off.part(8, 8), ..self.link_in() }
+    }
 }
 
 /// Makes and sends blocks.
@@ -107,7 +134,8 @@ impl Block {
         let HandOff { in_slot, in_sequence, out_slot, out_sequence } = hand_off;
         let words = [0, 0, 0, 0, in_slot, in_sequence, out_slot, out_sequence];
         let first = writer.put(words.len(), words);
-        let (fault, hand_off) = (first.part(0, 4), first.from(16));
+        let (fault, arrived, gate) = (first.part(0, 4), first.part(4, 4), first.part(8, 4));
+        let hand_off = first.from(16);
         let tokens = writer.put(n, rows.iter().map(|r| r.token));
         let positions = writer.put(n, rows.iter().map(|r| r.position));
         let states_at = writer.put(n, states.numbers.iter().copied());
@@ -130,7 +158,7 @@ impl Block {
         self.used_bytes = 4 * writer.used as u64;
         let standing = Standing { positions, states: states_at, pages, pages_per_state };
         let spans = (pages_per_state * PAGE_POSITIONS).div_ceil(SPAN_POSITIONS);
-        Ok(Places { fault, hand_off, tokens, standing, spans, wanted, angles })
+        Ok(Places { fault, hand_off, arrived, gate, tokens, standing, spans, wanted, angles })
     }
 
     /// Starts sending the block that was filled last.

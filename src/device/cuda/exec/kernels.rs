@@ -28,6 +28,7 @@ pub(super) struct OfWeight {
 #[derive(Debug)]
 pub(super) struct StageKernels {
     pub(super) rms_norm: Kernel,
+    pub(super) norm_images: Kernel,
     quantise: [Kernel; 2],
     pub(super) rope: Kernel,
     pub(super) add: Kernel,
@@ -36,6 +37,10 @@ pub(super) struct StageKernels {
     pub(super) route: Kernel,
     pub(super) combine: Kernel,
     pub(super) append: Kernel,
+    pub(super) place_heads: Kernel,
+    /// For two and for eight heads at a time.
+    pub(super) attend_tile: [Kernel; 2],
+    pub(super) merge_images: Kernel,
     pub(super) attend_span: Kernel,
     pub(super) attend_merge: Kernel,
     pub(super) copy_page: Kernel,
@@ -83,6 +88,7 @@ impl StageKernels {
         let weights = stage.program.weights.iter().enumerate().map(of_weight);
         Ok(StageKernels {
             rms_norm: all.plain("rms_norm")?,
+            norm_images: all.plain("norm_images")?,
             quantise: [all.quantise(ImageKind::A32)?, all.quantise(ImageKind::A256)?],
             rope: all.plain("rope")?,
             add: all.plain("add")?,
@@ -91,6 +97,9 @@ impl StageKernels {
             route: all.plain("route")?,
             combine: all.plain("combine")?,
             append: all.for_kv("append_", kv)?,
+            place_heads: all.for_kv("place_heads_", kv)?,
+            attend_tile: [all.for_kv("attend_tile_2_", kv)?, all.for_kv("attend_tile_8_", kv)?],
+            merge_images: all.plain("merge_images")?,
             attend_span: all.for_kv("attend_span_", kv)?,
             attend_merge: all.plain("attend_merge")?,
             copy_page: all.plain("copy_page")?,

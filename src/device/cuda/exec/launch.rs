@@ -7,7 +7,8 @@ use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Argument::{F32, I32, I64, Pointer, U32};
 use crate::device::cuda::driver::{Argument, Kernel, Span, Stream};
 use crate::gguf::formats::ImageKind;
-use crate::model::footprint::gpu::ImageBytes;
+use crate::model::facts::PAGE_POSITIONS;
+use crate::model::footprint::gpu::{ImageBytes, SPAN_POSITIONS, block_values};
 
 /// Values that a block of 256 threads takes.
 const BLOCK_VALUES: usize = 256;
@@ -197,6 +198,76 @@ pub(super) fn quantise(
     s.launch(k, [cols.div_ceil(BLOCK_VALUES), n, 1], 256, &arguments)
 }
 
+/// Where both images of a row go; `None`: nobody reads that one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ImagePlaces {
+    pub(super) a32: Option<Image>,
+    pub(super) a256: Option<Image>,
+}
+
+impl ImagePlaces {
+    /// From row `first` of `cols` values on.
+    pub(super) fn behind(self, first: usize, cols: usize) -> ImagePlaces {
+        let from = |image: Option<Image>, kind: ImageKind| {
+            image.map(|image| {
+                let scales = 4 * first * (cols / block_values(kind));
+                Image {
+                    codes: image.codes.from((first * cols) as u64),
+                    scales: image.scales.from(scales as u64),
+                }
+            })
+        };
+        ImagePlaces { a32: from(self.a32, ImageKind::A32), a256: from(self.a256, ImageKind::A256) }
+    }
+
+    fn arguments(self) -> [Argument; 4] {
+        let both = |image: Option<Image>| [image.map(|i| i.codes), image.map(|i| i.scales)].map(Pointer);
+        let ([codes32, scales32], [codes256, scales256]) = (both(self.a32), both(self.a256));
+        [codes32, scales32, codes256, scales256]
+    }
+}
+
+/// A norm of whole rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NormImages {
+    pub(super) x: Rows,
+    /// Added to `x` before.
+    pub(super) added: Option<Rows>,
+    pub(super) weight: Span,
+    pub(super) width: usize,
+    pub(super) eps: f32,
+    /// Floats.
+    pub(super) out: Option<Rows>,
+    pub(super) images: ImagePlaces,
+}
+
+fn stride(rows: Option<Rows>) -> Argument {
+    int(rows.map_or(0, |r| r.stride))
+}
+
+pub(super) fn norm_images(s: &Stream, k: &Kernel, norm: &NormImages, n: usize, fault: Fault) -> Launched {
+    let [codes32, scales32, codes256, scales256] = norm.images.arguments();
+    let arguments = [
+        some(norm.x.at),
+        int(norm.x.stride),
+        Pointer(norm.added.map(|y| y.at)),
+        stride(norm.added),
+        some(norm.weight),
+        int(norm.width),
+        F32(norm.eps),
+        Pointer(norm.out.map(|o| o.at)),
+        stride(norm.out),
+        codes32,
+        scales32,
+        codes256,
+        scales256,
+        int(n),
+        some(fault.word),
+        U32(fault.id),
+    ];
+    s.launch(k, [n, 1, 1], 256, &arguments)
+}
+
 /// `angles`: the values, pairs of a piece, and whether halves pair.
 pub(super) fn rope(s: &Stream, k: &Kernel, x: Pieces, angles: (Span, usize, bool), n: usize) -> Launched {
     let (cos_sin, pairs, halves) = angles;
@@ -245,20 +316,21 @@ pub(super) fn route(
         some(fault.word),
         U32(fault.id),
     ];
-    s.launch(k, [n, 1, 1], 256, &arguments)
+    s.launch(k, [n, 1, 1], 128, &arguments)
 }
 
-/// Sums the `used` rows of each row's pairs by their weights.
+/// Sums the `used` rows of each row's pairs by their weights; `is_added`: to what is there.
 pub(super) fn combine(
     s: &Stream,
     k: &Kernel,
     pairs: (Span, Span, usize),
-    out: Rows,
+    (out, is_added): (Rows, bool),
     width: usize,
     n: usize,
 ) -> Launched {
     let (rows, weights, used) = pairs;
-    let arguments = [some(rows), some(weights), some(out.at), int(out.stride), int(width), int(used), int(n)];
+    let (at, stride) = (some(out.at), int(out.stride));
+    let arguments = [some(rows), some(weights), at, stride, int(width), int(used), flag(is_added), int(n)];
     s.launch(k, [width.div_ceil(BLOCK_VALUES), n, 1], 256, &arguments)
 }
 
@@ -280,8 +352,8 @@ const WINDOW_WARPS: usize = 8;
 /// Tiles of a matrix from which on a block makes several, because starting a block takes time.
 const MANY_TILES: usize = 4096;
 
-/// Matrices of one launch.
-const TARGETS: usize = 3;
+/// Matrices of one launch, at most.
+pub(super) const TARGETS: usize = 3;
 
 /// Columns of a row of floats of which a block makes the image itself, at most.
 pub(super) const OWN_COLS: usize = 4096;
@@ -545,25 +617,78 @@ pub(super) fn append(
     s.launch(k, [pool.heads, n, 1], 64, &arguments)
 }
 
-/// Attention of `n` rows with `heads` query heads; `work` holds `spans` spans of each.
+/// Heads between products and attention.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlaceHeads {
+    pub(super) q: Rows,
+    pub(super) k: Rows,
+    pub(super) v: Rows,
+    pub(super) heads: usize,
+    pub(super) q_norm: Option<Span>,
+    pub(super) k_norm: Option<Span>,
+    pub(super) eps: f32,
+    /// The values, pairs of a head, and whether halves pair.
+    pub(super) angles: Option<(Span, usize, bool)>,
+    /// Tiles that attention will read, and that are brought nearer meanwhile.
+    pub(super) tiles_ahead: usize,
+}
+
+pub(super) fn place_heads(
+    s: &Stream,
+    k: &Kernel,
+    h: &PlaceHeads,
+    standing: &Standing,
+    pool: &Pool,
+    n: usize,
+    fault: Fault,
+) -> Launched {
+    /// Warps of a block, each with a head.
+    const WARPS: usize = 4;
+    let arguments = [
+        some(h.q.at),
+        int(h.q.stride),
+        int(h.heads),
+        some(h.k.at),
+        int(h.k.stride),
+        some(h.v.at),
+        int(h.v.stride),
+        int(pool.heads),
+        int(pool.key_width),
+        int(pool.value_width),
+        Pointer(h.q_norm),
+        Pointer(h.k_norm),
+        F32(h.eps),
+        Pointer(h.angles.map(|a| a.0)),
+        int(h.angles.map_or(0, |a| a.1)),
+        flag(h.angles.is_some_and(|a| a.2)),
+        some(standing.positions),
+        some(standing.states),
+        some(standing.pages),
+        int(standing.pages_per_state),
+        some(pool.at),
+        I64(pool.page_bytes as i64),
+        int(n),
+        int(h.tiles_ahead),
+        some(fault.word),
+        U32(fault.id),
+    ];
+    let blocks = (h.heads + 2 * pool.heads).div_ceil(WARPS) + h.tiles_ahead;
+    s.launch(k, [blocks, n, 1], 32 * WARPS, &arguments)
+}
+
+/// Attention of `n` rows with `heads` query heads; `work` holds `parts` spans of each, or tiles.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attention {
     pub(super) heads: usize,
     pub(super) scale: f32,
     pub(super) work: Span,
-    pub(super) spans: usize,
+    pub(super) parts: usize,
     pub(super) n: usize,
 }
 
-pub(super) fn attend_span(
-    s: &Stream,
-    k: &Kernel,
-    q: Rows,
-    standing: &Standing,
-    pool: &Pool,
-    a: &Attention,
-) -> Launched {
-    let arguments = [
+/// What attention by spans and by tiles take.
+fn attention_arguments(q: Rows, standing: &Standing, pool: &Pool, a: &Attention) -> [Argument; 16] {
+    [
         some(q.at),
         int(q.stride),
         int(a.heads),
@@ -578,10 +703,20 @@ pub(super) fn attend_span(
         some(pool.at),
         I64(pool.page_bytes as i64),
         some(a.work),
-        int(a.spans),
+        int(a.parts),
         int(a.n),
-    ];
-    s.launch(k, [a.spans, a.heads, a.n], 512, &arguments)
+    ]
+}
+
+pub(super) fn attend_span(
+    s: &Stream,
+    k: &Kernel,
+    q: Rows,
+    standing: &Standing,
+    pool: &Pool,
+    a: &Attention,
+) -> Launched {
+    s.launch(k, [a.parts, a.heads, a.n], 512, &attention_arguments(q, standing, pool, a))
 }
 
 pub(super) fn attend_merge(
@@ -594,7 +729,7 @@ pub(super) fn attend_merge(
 ) -> Launched {
     let arguments = [
         some(a.work),
-        int(a.spans),
+        int(a.parts),
         some(standing.positions),
         some(out.at),
         int(out.stride),
@@ -603,6 +738,54 @@ pub(super) fn attend_merge(
         int(a.n),
     ];
     s.launch(k, [a.heads, a.n, 1], 128, &arguments)
+}
+
+/// By tiles; a block of the kernel takes `heads_at_once` heads of one K/V head.
+pub(super) fn attend_tile(
+    s: &Stream,
+    k: (&Kernel, usize),
+    q: Rows,
+    standing: &Standing,
+    pool: &Pool,
+    a: &Attention,
+) -> Launched {
+    let (kernel, heads_at_once) = k;
+    let grid = [a.parts, pool.heads * (a.heads / pool.heads).div_ceil(heads_at_once), a.n];
+    s.launch(kernel, grid, 256, &attention_arguments(q, standing, pool, a))
+}
+
+pub(super) fn merge_images(
+    s: &Stream,
+    k: &Kernel,
+    standing: &Standing,
+    pool: &Pool,
+    a: &Attention,
+    to: (Option<Rows>, ImagePlaces),
+    fault: Fault,
+) -> Launched {
+    /// Tiles of a span, and spans that a block takes at a time.
+    const SPAN_TILES: usize = SPAN_POSITIONS / PAGE_POSITIONS;
+    const SLICES_MAX: usize = 8;
+    let (out, images) = to;
+    let [codes32, scales32, codes256, scales256] = images.arguments();
+    let arguments = [
+        some(a.work),
+        int(a.parts),
+        some(standing.positions),
+        Pointer(out.map(|o| o.at)),
+        stride(out),
+        int(a.heads),
+        int(pool.value_width),
+        codes32,
+        scales32,
+        codes256,
+        scales256,
+        int(a.n),
+        some(fault.word),
+        U32(fault.id),
+    ];
+    let slices = a.parts.div_ceil(SPAN_TILES).min(SLICES_MAX);
+    s.launch(k, [(a.heads * pool.value_width).div_ceil(BLOCK_VALUES), a.n, 1], 64 * slices, &arguments)
 }
 
 pub(super) fn copy_page(

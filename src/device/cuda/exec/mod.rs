@@ -3,14 +3,16 @@
 //! Invariants: a run allocates nothing on the card but the graphs of new shapes; it ends when the card has ended, with
 //! the fault word read; a graph holds what the same code queues without one; the bits of a row depend on that row and
 //! its state alone (`docs/numerics.md`, L1, L2).
-//! Does not know: sequences, links, the split.
+//! Does not know: sequences, whose turn a slot of a link is, the split.
 
 mod angles;
 mod block;
 mod buffers;
+mod fuse;
 mod graphs;
 mod kernels;
 mod launch;
+mod link;
 mod prompt;
 mod steps;
 
@@ -20,18 +22,23 @@ use std::time::Instant;
 use self::angles::Angles;
 use self::block::{Block, HandOff, Places, States};
 use self::buffers::Buffers;
+use self::fuse::{Launch, Launches};
 use self::graphs::{Graphs, Shape};
 use self::kernels::StageKernels;
 use self::launch::{Fault, Pool, Rows};
+use self::link::Links;
 use super::CudaError;
 use super::driver::graph::Graph;
 use super::driver::{Event, PinnedMemory, Stream};
 use super::kernels::Kernels;
+use super::links::side::{self, LinkKernels};
 use super::memory::{Arena, Memory};
 use super::weights::Weights;
 use crate::device::batch::{Batch, BatchKind, PageTables};
-use crate::device::lower::{Step, Steps};
-use crate::device::{CardError, LoadProgress, RunStamp, StageExec, StageSettings};
+use crate::device::lower::Steps;
+use crate::device::{
+    BesideExec, CardError, CardSlot, LoadProgress, RowsIn, RunStamp, StageExec, StageSettings,
+};
 use crate::gguf;
 use crate::model::facts::{CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram, WINDOW_ROWS_MAX};
 use crate::model::footprint::ItemKind;
@@ -43,6 +50,9 @@ const LAYERS_AHEAD: usize = 2;
 
 /// Where the values lie in the memory that results arrive in; the fault word lies at its start.
 const VALUES_AT: usize = 64;
+
+/// Where a fault word holds its card; a plan has fewer than 64.
+const CARD_SHIFT: u32 = 24;
 
 /// The most of a grid's second and third dimensions: rows of a batch.
 const GRID_MAX: usize = 65_535;
@@ -64,17 +74,17 @@ impl Met {
         (Met::Inner, "the inner row of an expert"),
     ];
 
-    /// Above 0.
-    fn fault_id(self, layer: usize) -> u32 {
+    /// Above 0, and below the words of links. It travels with the rows, so it names the card too.
+    fn fault_id(self, card: CardId, layer: usize) -> u32 {
         let index = Met::ALL.iter().position(|(met, _)| *met == self);
         let index = index.expect("invariant: all places are listed");
-        (1 + layer * Met::ALL.len() + index) as u32
+        card.0 << CARD_SHIFT | (1 + layer * Met::ALL.len() + index) as u32
     }
 
     /// What a fault word other than 0 says.
-    fn of_fault(id: u32) -> (&'static str, usize) {
-        let id = id as usize - 1;
-        (Met::ALL[id % Met::ALL.len()].1, id / Met::ALL.len())
+    fn of_fault(id: u32) -> (CardId, &'static str, usize) {
+        let place = (id & ((1 << CARD_SHIFT) - 1)) as usize - 1;
+        (CardId(id >> CARD_SHIFT), Met::ALL[place % Met::ALL.len()].1, place / Met::ALL.len())
     }
 }
 
@@ -92,7 +102,7 @@ pub enum Queueing {
 pub struct CudaExec {
     card: CardId,
     program: Arc<Program>,
-    steps: Arc<Steps>,
+    launches: Arc<Launches>,
     queueing: Queueing,
     graphs: Graphs<Graph>,
     kernels: StageKernels,
@@ -101,12 +111,12 @@ pub struct CudaExec {
     pools: Vec<Pool>,
     pages: Arena,
     page_bytes: usize,
+    kv: KvFormat,
     buffers: Buffers,
     block: Block,
     angles: Angles,
     context_pages: usize,
-    /// Of the next batch.
-    hand_off: HandOff,
+    links: Links,
     input: PinnedMemory,
     /// The fault word, and behind it the rows or logits of a batch as far as they have room.
     results: PinnedMemory,
@@ -117,12 +127,13 @@ pub struct CudaExec {
     layers_done: Vec<Event>,
     /// Where the residual rows of the running batch are.
     residual: Rows,
+    started: Option<Started>,
     stream: Stream,
 }
 
 /// A batch that was queued and is to be finished.
-#[must_use]
 struct Started {
+    at: Instant,
     /// What leaves the stage, dense.
     made: Rows,
 }
@@ -133,6 +144,16 @@ struct Run<'a> {
     n: usize,
     batch: &'a Batch,
     places: Places,
+    /// The turn in which rows leave.
+    leaving: Option<CardSlot>,
+    is_cancelled: &'a dyn Fn() -> bool,
+}
+
+impl Run<'_> {
+    /// Whether the kernels of windows serve its rows.
+    fn is_window(&self) -> bool {
+        self.n <= WINDOW_ROWS_MAX
+    }
 }
 
 impl CudaExec {
@@ -151,6 +172,7 @@ impl CudaExec {
         let program = stage.program.clone();
         let sizes = GpuSizes::of(&program, settings.activations);
         check(card, &program, settings)?;
+        let links = LinkKernels::new(kernels).map_err(failed)?;
         let kernels = StageKernels::new(kernels, stage, settings.activations, settings.kv).map_err(failed)?;
         let stream = Stream::new(memory.context).map_err(failed)?;
         let states: Vec<StateKind> =
@@ -183,11 +205,11 @@ impl CudaExec {
         let event = |_| Event::new(memory.context).map_err(failed);
         let layers_done = (0..LAYERS_AHEAD).map(event).collect::<Result<_, _>>()?;
         let residual = buffers.rows[program.residual.0];
-        let steps = Arc::new(steps);
+        let launches = Arc::new(fuse::fuse(&program, &steps));
         Ok(CudaExec {
             card,
             program,
-            steps,
+            launches,
             queueing: Queueing::default(),
             graphs: Graphs::new(),
             kernels,
@@ -195,17 +217,19 @@ impl CudaExec {
             pools,
             pages,
             page_bytes,
+            kv: settings.kv,
             buffers,
             block,
             angles,
             context_pages: settings.context.div_ceil(PAGE_POSITIONS),
-            hand_off: HandOff::default(),
+            links: Links::new(links),
             input,
             results,
             begun: begun.map_err(failed)?,
             ended: ended.map_err(failed)?,
             layers_done,
             residual,
+            started: None,
             stream,
         })
     }
@@ -216,19 +240,29 @@ impl CudaExec {
     }
 
     /// Queues a batch. A window is queued without waiting for the card.
-    fn start(&mut self, batch: &Batch, pages: &PageTables, input: &[f32]) -> Result<Started, CudaError> {
+    fn start_batch(
+        &mut self,
+        batch: &Batch,
+        pages: &PageTables,
+        (input, leaving): (RowsIn<'_>, Option<CardSlot>),
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<Started, CudaError> {
+        let at = Instant::now();
         let (n, width) = (batch.rows.len(), self.program.rows[self.program.residual.0].width);
         assert!(n <= self.buffers.rows_max, "a batch of {n} rows, at most {}", self.buffers.rows_max);
         self.stream.bind()?;
         let states = States::of(&batch.rows);
         let shape = Shape::of(batch, &states, self.buffers.head.is_some(), self.context_pages);
-        let places = self.block.fill(batch, (&shape, &states), pages, self.hand_off, &mut self.angles)?;
-        if self.takes_rows() {
+        let arriving = if let RowsIn::Card(turn) = input { Some(turn) } else { None };
+        self.links.check(arriving, leaving);
+        let hand_off = HandOff::of(arriving, leaving);
+        let places = self.block.fill(batch, (&shape, &states), pages, hand_off, &mut self.angles)?;
+        if let (RowsIn::Host(input), true) = (input, self.takes_rows()) {
             assert_eq!(input.len(), n * width, "input rows");
             self.input.values_mut(0, input.len())?.copy_from_slice(input);
         }
         self.begun.record(&self.stream)?;
-        let run = Run { n, batch, places };
+        let run = Run { n, batch, places, leaving, is_cancelled };
         if batch.kind() == BatchKind::Window && self.queueing == Queueing::Graphs {
             let mut graph = match self.graphs.take(&shape) {
                 Some(graph) => graph,
@@ -241,40 +275,51 @@ impl CudaExec {
             self.queue_batch(&run)?;
         }
         self.ended.record(&self.stream)?;
-        Ok(Started { made: self.leaving() })
+        Ok(Started { at, made: self.leaving() })
     }
 
     /// Waits until the card has run a batch, and takes what it made: the card's nanoseconds.
-    fn finish(
+    fn finish_batch(
         &mut self,
-        started: Started,
+        made: Rows,
         batch: &Batch,
         output: &mut [f32],
+        is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<u64>, CardError> {
         let card = self.card;
         let failed = |e: CudaError| e.on(card);
         // What the next batch asks for, most likely, while this one runs.
         let rows = batch.rows.len() as u32;
         batch.rows.iter().for_each(|row| self.angles.prepare(row.position + rows));
-        self.ended.wait().map_err(failed)?;
+        self.wait_watched(&self.ended, is_cancelled).map_err(failed)?;
         let device_ns = self.ended.ns_since(&self.begun);
         let fault = self.results.values_mut::<u32>(0, 1).map_err(failed)?[0];
-        if fault != 0 && !batch.interest.is_lost() {
-            let (op, layer) = Met::of_fault(fault);
-            return Err(CardError::NotFinite { card, op, layer });
+        let lost = |what: &str| Err(CardError::Rows { card, what: what.to_owned() });
+        match fault {
+            side::LATE => return lost("the rows of the card before did not come in time; end its requests"),
+            side::ENDED => return lost("the card before is gone, or the engine ends; open the stages anew"),
+            fault if fault != 0 && !batch.interest.is_lost() => {
+                // Of rows that were at fault when they came, this names the card, op and layer that made them so.
+                let (card, op, layer) = Met::of_fault(fault);
+                return Err(CardError::NotFinite { card, op, layer });
+            }
+            _ => {}
+        }
+        if output.is_empty() {
+            return Ok(device_ns);
         }
         if self.has_room(output.len()) {
             let values = self.results.values_mut(VALUES_AT, output.len()).map_err(failed)?;
             output.copy_from_slice(values);
         } else {
-            self.stream.download(started.made.at, output).map_err(failed)?;
+            self.stream.download(made.at, output).map_err(failed)?;
         }
         Ok(device_ns)
     }
 
     /// Whether rows of the stage before arrive here.
     fn takes_rows(&self) -> bool {
-        self.steps.front.is_empty()
+        self.launches.front.is_empty()
     }
 
     /// Whether results of so many values are fetched with the batch.
@@ -287,11 +332,17 @@ impl CudaExec {
         self.residual = self.buffers.rows[self.program.residual.0];
         self.block.send(&self.stream)?;
         let width = self.program.rows[self.program.residual.0].width;
-        if self.takes_rows() {
+        if self.links.arrive() {
+            self.await_rows(run.n * width, run.places.link_in())?;
+        } else if self.takes_rows() {
             self.stream.upload(&mut self.input, (4 * run.n * width) as u64, self.residual.at)?;
         }
-        let steps = self.steps.clone();
-        let made = self.run_steps(&steps, run)?;
+        let launches = self.launches.clone();
+        let made = self.run_launches(&launches, run)?;
+        if let Some(turn) = run.leaving {
+            self.post_rows(run, turn, run.n * width)?;
+            return self.stream.fetch(run.places.fault, &mut self.results, 0);
+        }
         let values = match self.buffers.head {
             Some(_) => run.batch.logits_rows() * self.program.facts.vocab,
             None => run.n * width,
@@ -302,19 +353,19 @@ impl CudaExec {
         self.stream.fetch(run.places.fault, &mut self.results, 0)
     }
 
-    /// Queues the steps; gives the rows that leave the stage.
-    fn run_steps(&mut self, steps: &Steps, run: &Run<'_>) -> Result<Rows, CudaError> {
-        let first = steps.layers.first().map_or(0, |l| l.layer);
-        self.queue(&steps.front, run, first)?;
+    /// Queues the launches; gives the rows that leave the stage.
+    fn run_launches(&mut self, launches: &Launches, run: &Run<'_>) -> Result<Rows, CudaError> {
+        let first = launches.layers.first().map_or(0, |l| l.layer);
+        self.queue(&launches.front, run, first)?;
         let is_chunk = run.batch.kind() == BatchKind::Chunk;
-        for (at, layer) in steps.layers.iter().enumerate() {
+        for (at, layer) in launches.layers.iter().enumerate() {
             if is_chunk && run.batch.interest.is_lost() {
                 return Ok(self.leaving());
             }
             if is_chunk && at >= LAYERS_AHEAD {
-                self.layers_done[at % LAYERS_AHEAD].wait()?;
+                self.wait_watched(&self.layers_done[at % LAYERS_AHEAD], run.is_cancelled)?;
             }
-            self.queue(&layer.steps, run, layer.layer)?;
+            self.queue(&layer.launches, run, layer.layer)?;
             if is_chunk {
                 self.layers_done[at % LAYERS_AHEAD].record(&self.stream)?;
             }
@@ -323,9 +374,9 @@ impl CudaExec {
             let wanted = run.batch.logits_rows();
             if wanted > 0 {
                 self.gather_wanted(run, head.wanted, wanted)?;
-                let tail = Run { n: wanted, batch: run.batch, places: run.places.clone() };
-                let last = steps.layers.last().map_or(0, |l| l.layer);
-                self.queue(&steps.tail, &tail, last)?;
+                let tail = Run { n: wanted, places: run.places.clone(), ..*run };
+                let last = launches.layers.last().map_or(0, |l| l.layer);
+                self.queue(&launches.tail, &tail, last)?;
             }
         }
         Ok(self.leaving())
@@ -346,12 +397,12 @@ impl CudaExec {
         Ok(())
     }
 
-    fn queue(&mut self, steps: &[Step], run: &Run<'_>, layer: usize) -> Result<(), CudaError> {
-        steps.iter().try_for_each(|step| self.step(step, run, layer))
+    fn queue(&mut self, launches: &[Launch], run: &Run<'_>, layer: usize) -> Result<(), CudaError> {
+        launches.iter().try_for_each(|launch| self.launch(launch, run, layer))
     }
 
     fn fault(&self, run: &Run<'_>, met: Met, layer: usize) -> Fault {
-        Fault { word: run.places.fault, id: met.fault_id(layer) }
+        Fault { word: run.places.fault, id: met.fault_id(self.card, layer) }
     }
 }
 
@@ -363,12 +414,12 @@ impl StageExec for CudaExec {
         input: &[f32],
         output: &mut [f32],
     ) -> Result<RunStamp, CardError> {
-        let start = Instant::now();
-        let started = self.start(batch, pages, input).map_err(|e| e.on(self.card))?;
-        let device_ns = self.finish(started, batch, output)?;
-        let busy_ns = start.elapsed().as_nanos() as u64;
-        tracing::trace!(batch = batch.id.0, rows = batch.rows.len(), busy_ns, device_ns, "ran");
-        Ok(RunStamp { busy_ns, device_ns })
+        self.start(batch, pages, RowsIn::Host(input), None, &|| false)?;
+        self.finish(batch, output, &|| false)
+    }
+
+    fn beside(&mut self) -> Option<&mut dyn BesideExec> {
+        Some(self)
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {
@@ -382,6 +433,34 @@ impl StageExec for CudaExec {
             .bind()
             .and_then(|()| launch::copy_page(&self.stream, kernel, pages, bytes, from.index(), to.index()));
         queued.map_err(|e| e.on(self.card))
+    }
+}
+
+impl BesideExec for CudaExec {
+    fn start(
+        &mut self,
+        batch: &Batch,
+        pages: &PageTables,
+        input: RowsIn<'_>,
+        output: Option<CardSlot>,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<(), CardError> {
+        let started = self.start_batch(batch, pages, (input, output), is_cancelled);
+        self.started = Some(started.map_err(|e| e.on(self.card))?);
+        Ok(())
+    }
+
+    fn finish(
+        &mut self,
+        batch: &Batch,
+        output: &mut [f32],
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<RunStamp, CardError> {
+        let Started { at, made } =
+            self.started.take().expect("invariant: a batch is started before it is finished");
+        let device_ns = self.finish_batch(made, batch, output, is_cancelled)?;
+        let (busy_ns, waited_ns) = (at.elapsed().as_nanos() as u64, self.waited_ns());
+        Ok(RunStamp { busy_ns, device_ns, waited_ns: waited_ns.min(busy_ns) })
     }
 }
 
@@ -434,12 +513,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fault_words_name_place_and_layer() {
+    fn fault_words_name_card_place_and_layer() {
         for (met, text) in Met::ALL {
-            for layer in [0, 1, 93] {
-                let id = met.fault_id(layer);
-                assert_ne!(id, 0);
-                assert_eq!(Met::of_fault(id), (text, layer));
+            for (card, layer) in [(0, 0), (1, 1), (62, 93)].map(|(c, l)| (CardId(c), l)) {
+                let id = met.fault_id(card, layer);
+                assert!(id > 0 && id < side::LATE);
+                assert_eq!(Met::of_fault(id), (card, text, layer));
             }
         }
     }

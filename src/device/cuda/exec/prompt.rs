@@ -53,11 +53,11 @@ impl CudaExec {
         }
     }
 
-    /// The experts of a chunk.
+    /// The outputs of a chunk's experts, pair by pair.
     pub(super) fn experts_of_chunk(&self, m: &Mixture, run: &Run<'_>, layer: usize) -> Queued {
         let (s, kernels, places) = (&self.stream, &self.kernels, self.buffers.pairs);
         let decl = &self.program.choices[m.choice.0];
-        let (ids, weights) = self.buffers.choices[m.choice.0];
+        let (ids, _) = self.buffers.choices[m.choice.0];
         let (pairs, f) = (run.n * decl.used, m.inner_width);
         let tiles_max = pairs / TILE_COLUMNS + decl.experts.min(pairs);
         let groups = Groups { order: places.order, tiles: places.tiles, tiles_max, pairs };
@@ -84,9 +84,7 @@ impl CudaExec {
             None => Input::Floats(gate),
         };
         let e = self.experts_with(m, &m.products[2], true);
-        self.multiply_experts(&m.products[2], &e, inner, places.out, &groups)?;
-        let out = (places.out, weights, decl.used);
-        launch::combine(s, &kernels.combine, out, self.dense(m.out), m.out.len(), run.n)
+        self.multiply_experts(&m.products[2], &e, inner, places.out, &groups)
     }
 
     fn multiply_experts(

@@ -1,33 +1,55 @@
-//! The steps of a batch as launches.
+//! The launches of a batch.
 //!
 //! Invariant: launches follow each other in program order on one stream, so an op sees what those before it wrote.
-//! Does not know: how rows came to the card, or where they go.
+//! Does not know: which ops fit into one launch, how rows came to the card, or where they go.
 
-use super::launch::{self, Attention, Experts, Input, Matrix, Pieces, Rows};
+use super::fuse::{Attend, Heads, Images, Launch, Norm};
+use super::launch::{
+    self, Attention, Experts, ImagePlaces, Input, Matrix, NormImages, Pieces, PlaceHeads, Rows,
+};
 use super::{CudaExec, Met, Run};
 use crate::device::cuda::CudaError;
-use crate::device::cuda::driver::Span;
-use crate::device::lower::{Mixture, RowOp, Step, Target};
+use crate::device::cuda::driver::{Kernel, Span};
+use crate::device::lower::{Mixture, RowOp, Target};
 use crate::gguf::formats::ImageKind;
-use crate::model::facts::WINDOW_ROWS_MAX;
-use crate::model::program::{Product, RopePairing, View, WeightId};
+use crate::model::facts::PAGE_POSITIONS;
+use crate::model::program::{Product, RopeId, RopePairing, View, WeightId};
+
+/// Blocks of eight heads from which on these are fewer, and enough to fill a card.
+const WIDE_BLOCKS_MIN: usize = 96;
+
+/// Rows whose images every block of a product makes again rather than one launch before it.
+const OWN_ROWS_MAX: usize = 2;
+
+/// Bytes of keys and values that are brought nearer while heads are placed.
+const AHEAD_BYTES: usize = 24 << 20;
 
 type Queued = Result<(), CudaError>;
 
 impl CudaExec {
-    pub(super) fn step(&mut self, step: &Step, run: &Run<'_>, layer: usize) -> Queued {
-        match step {
-            Step::Rows(ops) => ops.iter().try_for_each(|op| self.row_op(op, run, layer)),
-            Step::Products { x, targets } => targets.iter().try_for_each(|t| self.product(*x, t, run.n)),
-            Step::Append { k, v, state } => {
+    pub(super) fn launch(&self, launch: &Launch, run: &Run<'_>, layer: usize) -> Queued {
+        match launch {
+            Launch::Row(op) => self.row_op(op, run, layer),
+            Launch::Norm(norm) => self.norm(norm, run, layer),
+            Launch::Heads(heads) => self.heads(heads, run, layer),
+            Launch::Append { k, v, state } => {
                 let rows = (self.dense(*k), self.dense(*v));
                 let fault = self.fault(run, Met::Append, layer);
                 let (pool, standing) = (&self.pools[*state], &run.places.standing);
                 launch::append(&self.stream, &self.kernels.append, rows, standing, pool, run.n, fault)
             }
-            Step::Attend { q, state, scale, out, .. } => self.attend(*q, *state, *scale, *out, run),
-            Step::Experts(mixture) => self.experts(mixture, run, layer),
-            Step::Head { x, weight, image } => {
+            Launch::Attend(attend) => self.attend(attend, run, layer),
+            Launch::Products { x, targets } => self.products(*x, targets, run),
+            Launch::ProductAdd { x, target, to, own } => {
+                self.product_add((*x, *own), target, *to, run, layer)
+            }
+            Launch::GateUp { x, gate, up } => self.gate_up(*x, gate, up, run, layer),
+            Launch::Experts { mixture, summed } => {
+                self.experts(mixture, run, layer)?;
+                if *summed { self.combine(mixture, (mixture.out, false), run) } else { Ok(()) }
+            }
+            Launch::AddExperts { mixture, to } => self.combine(mixture, (*to, true), run),
+            Launch::Head { x, weight, image } => {
                 let head = self.buffers.head.expect("invariant: a stage with a head has its places");
                 let product = Product { weight: *weight, scale: None, bias: None };
                 self.multiply(&product, self.input(*x, *image), head.logits, run.n)
@@ -56,10 +78,7 @@ impl CudaExec {
                 launch::rms_norm(s, &kernels.rms_norm, self.pieces(*x), self.pieces(*out), weight, *eps, n)
             }
             RowOp::Rope { x, rope } => {
-                let decl = &self.program.ropes[rope.0];
-                let halves = decl.pairing == RopePairing::Halves;
-                let angles = (run.places.angles[rope.0], decl.frequencies.len(), halves);
-                launch::rope(s, &kernels.rope, self.pieces(*x), angles, n)
+                launch::rope(s, &kernels.rope, self.pieces(*x), self.angles(*rope, run), n)
             }
             RowOp::SwiGlu { gate, up } => {
                 launch::pairwise(s, &kernels.swiglu, self.dense(*gate), self.dense(*up), gate.len(), n)
@@ -111,26 +130,172 @@ impl CudaExec {
         Matrix { at: self.weights.place(product.weight), rows: decl.rows, cols: decl.cols, scale, bias }
     }
 
-    fn product(&self, x: View, target: &Target, n: usize) -> Queued {
-        self.multiply(&target.product, self.input(x, target.image), self.dense(target.out), n)
+    /// Neighbours of one type share a launch.
+    fn products(&self, x: View, targets: &[Target], run: &Run<'_>) -> Queued {
+        let form = |t: &Target| (self.program.weight(t.product.weight).ty, t.image);
+        for same in targets.chunk_by(|a, b| form(a) == form(b)) {
+            match self.input(x, same[0].image) {
+                Input::Image(image) if run.is_window() => {
+                    let window = self.kernels.window(same[0].product.weight);
+                    for few in same.chunks(launch::TARGETS) {
+                        let matrices: Vec<_> =
+                            few.iter().map(|t| (self.matrix(&t.product), self.dense(t.out))).collect();
+                        launch::product_many(&self.stream, window, &matrices, image, None, run.n)?;
+                    }
+                }
+                input => {
+                    for t in same {
+                        self.multiply(&t.product, input, self.dense(t.out), run.n)?;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
-    /// As many rows at a time as the work's memory has spans for.
-    fn attend(&self, q: View, state: usize, scale: f32, out: View, run: &Run<'_>) -> Queued {
-        let (s, pool) = (&self.stream, &self.pools[state]);
-        let (queries, outputs) = (self.dense(q), self.dense(out));
-        let span_bytes = 4 * q.count * (pool.value_width + 2);
-        let spans = run.places.spans;
-        let rows_max = (self.buffers.work.bytes() as usize / (span_bytes * spans)).max(1);
+    /// A product that is added to the rows of `to`; with an image of its own, few rows have that made by every block.
+    fn product_add(
+        &self,
+        (x, own): (View, bool),
+        target: &Target,
+        to: View,
+        run: &Run<'_>,
+        layer: usize,
+    ) -> Queued {
+        let kind = target.image.expect("invariant: products that add read images");
+        let (s, window) = (&self.stream, self.kernels.window(target.product.weight));
+        let (matrix, rows) = (self.matrix(&target.product), self.dense(to));
+        if own && run.n <= OWN_ROWS_MAX && matrix.cols <= launch::OWN_COLS {
+            let input = (self.dense(x), self.fault(run, Met::Input, layer));
+            return launch::own_product(s, window, (matrix, rows), input, Some(rows), run.n);
+        }
+        if own {
+            self.row_op(&RowOp::Image { x, kind }, run, layer)?;
+        }
+        if run.is_window() {
+            return launch::product_many(
+                s,
+                window,
+                &[(matrix, rows)],
+                self.buffers.image(kind),
+                Some(rows),
+                run.n,
+            );
+        }
+        self.multiply(&target.product, self.input(x, target.image), self.dense(target.out), run.n)?;
+        self.row_op(&RowOp::Add { x: to, y: target.out }, run, layer)
+    }
+
+    /// `silu(gate(x)) * up(x)`.
+    fn gate_up(&self, x: View, gate: &Target, up: &Target, run: &Run<'_>, layer: usize) -> Queued {
+        let Input::Image(image) = self.input(x, gate.image) else {
+            panic!("gate and up read an image of {x:?}");
+        };
+        if run.is_window() {
+            let (window, out) = (self.kernels.window(gate.product.weight), self.dense(gate.out));
+            let matrices = [&gate.product, &up.product].map(|p| self.matrix(p));
+            return launch::gate_up(&self.stream, window, matrices, image, out, run.n);
+        }
+        for target in [gate, up] {
+            self.multiply(&target.product, Input::Image(image), self.dense(target.out), run.n)?;
+        }
+        self.row_op(&RowOp::SwiGlu { gate: gate.out, up: up.out }, run, layer)
+    }
+
+    /// The values of a rope, pairs of a piece, and whether halves pair.
+    fn angles(&self, rope: RopeId, run: &Run<'_>) -> (Span, usize, bool) {
+        let decl = &self.program.ropes[rope.0];
+        (run.places.angles[rope.0], decl.frequencies.len(), decl.pairing == RopePairing::Halves)
+    }
+
+    fn images(&self, images: Images) -> ImagePlaces {
+        let place = |is_made: bool, kind| is_made.then(|| self.buffers.image(kind));
+        ImagePlaces { a32: place(images.a32, ImageKind::A32), a256: place(images.a256, ImageKind::A256) }
+    }
+
+    fn norm(&self, norm: &Norm, run: &Run<'_>, layer: usize) -> Queued {
+        let norm = NormImages {
+            x: self.dense(norm.x),
+            added: norm.added.map(|y| self.dense(y)),
+            weight: self.weights.place(norm.weight),
+            width: norm.x.len(),
+            eps: norm.eps,
+            out: norm.floats.then(|| self.dense(norm.out)),
+            images: self.images(norm.images),
+        };
+        let fault = self.fault(run, Met::Input, layer);
+        launch::norm_images(&self.stream, &self.kernels.norm_images, &norm, run.n, fault)
+    }
+
+    fn heads(&self, heads: &Heads, run: &Run<'_>, layer: usize) -> Queued {
+        let weight = |id: Option<WeightId>| id.map(|id| self.weights.place(id));
+        let place = PlaceHeads {
+            q: self.dense(heads.q),
+            k: self.dense(heads.k),
+            v: self.dense(heads.v),
+            heads: heads.q.count,
+            q_norm: weight(heads.q_norm),
+            k_norm: weight(heads.k_norm),
+            eps: heads.eps,
+            angles: heads.rope.map(|rope| self.angles(rope, run)),
+            tiles_ahead: self.tiles_ahead(heads.state, run),
+        };
+        let (pool, standing) = (&self.pools[heads.state], &run.places.standing);
+        let fault = self.fault(run, Met::Append, layer);
+        launch::place_heads(&self.stream, &self.kernels.place_heads, &place, standing, pool, run.n, fault)
+    }
+
+    /// Tiles of each row that attention will read, while all rows' stay in the card's cache.
+    fn tiles_ahead(&self, state: usize, run: &Run<'_>) -> usize {
+        if !run.is_window() {
+            return 0;
+        }
+        let pool = &self.pools[state];
+        let row_bytes = self.kv.row_bytes(pool.key_width) + self.kv.row_bytes(pool.value_width);
+        run.places
+            .standing
+            .pages_per_state
+            .min(AHEAD_BYTES / (run.n * pool.heads * PAGE_POSITIONS * row_bytes))
+    }
+
+    /// Windows by tiles, chunks by spans; as many rows at a time as the work's memory has room for.
+    fn attend(&self, a: &Attend, run: &Run<'_>, layer: usize) -> Queued {
+        let (s, pool) = (&self.stream, &self.pools[a.state]);
+        let (queries, outputs) = (self.dense(a.q), self.dense(a.out));
+        let (heads, width) = (a.q.count, a.out.len());
+        let by_tiles = a.by_tiles && run.is_window();
+        let part_bytes = 4 * heads * (pool.value_width + 2);
+        let parts = if by_tiles { run.places.standing.pages_per_state } else { run.places.spans };
+        let rows_max = (self.buffers.work.bytes() as usize / (part_bytes * parts)).max(1);
+        let fault = self.fault(run, Met::Input, layer);
         for first in (0..run.n).step_by(rows_max) {
             let n = rows_max.min(run.n - first);
             let standing = run.places.standing.behind(first);
-            let work = self.buffers.work.part(0, (span_bytes * spans * n) as u64);
-            let attention = Attention { heads: q.count, scale, work, spans, n };
+            let work = self.buffers.work.part(0, (part_bytes * parts * n) as u64);
+            let attention = Attention { heads, scale: a.scale, work, parts, n };
             let queries = queries.behind(first);
-            launch::attend_span(s, &self.kernels.attend_span, queries, &standing, pool, &attention)?;
             let outputs = outputs.behind(first);
-            launch::attend_merge(s, &self.kernels.attend_merge, &standing, pool, &attention, outputs)?;
+            if by_tiles {
+                let kernel = self.tile_kernel(heads, pool.heads, parts * n);
+                launch::attend_tile(s, kernel, queries, &standing, pool, &attention)?;
+                let images = self.images(a.images).behind(first, width);
+                let to = (a.floats.then_some(outputs), images);
+                let kernel = &self.kernels.merge_images;
+                launch::merge_images(s, kernel, &standing, pool, &attention, to, fault)?;
+            } else {
+                let kernel = &self.kernels.attend_span;
+                launch::attend_span(s, kernel, queries, &standing, pool, &attention)?;
+                launch::attend_merge(s, &self.kernels.attend_merge, &standing, pool, &attention, outputs)?;
+            }
+        }
+        if !by_tiles {
+            for kind in a.images.kinds() {
+                self.row_op(
+                    &RowOp::Image { x: View::span(a.out.row, a.out.offset, width), kind },
+                    run,
+                    layer,
+                )?;
+            }
         }
         Ok(())
     }
@@ -149,32 +314,62 @@ impl CudaExec {
         }
     }
 
+    /// The kernel for tiles, and the heads that a block of it takes: few where blocks are few.
+    fn tile_kernel(&self, heads: usize, kv_heads: usize, tiles: usize) -> (&Kernel, usize) {
+        let [two, eight] = &self.kernels.attend_tile;
+        let wide_blocks = tiles * kv_heads * (heads / kv_heads).div_ceil(8);
+        if wide_blocks >= WIDE_BLOCKS_MIN && heads > 2 * kv_heads { (eight, 8) } else { (two, 2) }
+    }
+
     fn experts(&self, m: &Mixture, run: &Run<'_>, layer: usize) -> Queued {
-        if run.n > WINDOW_ROWS_MAX {
+        if !run.is_window() {
             return self.experts_of_chunk(m, run, layer);
         }
         let (s, kernels, places) = (&self.stream, &self.kernels, self.buffers.pairs);
         let used = self.program.choices[m.choice.0].used;
-        let weights = self.buffers.choices[m.choice.0].1;
         let (pairs, f) = (run.n * used, m.inner_width);
-        for (side, out) in [(0, places.gate), (1, places.up)] {
-            let (e, x) = (self.experts_with(m, &m.products[side], false), self.input(m.x, m.images[side]));
-            self.expert_product(&m.products[side], &e, x, out, pairs)?;
-        }
-        let (gate, up) = (Rows { at: places.gate, stride: f }, Rows { at: places.up, stride: f });
-        launch::pairwise(s, &kernels.swiglu, gate, up, f, pairs)?;
-        let inner = match m.images[2] {
-            Some(kind) => {
-                let fault = self.fault(run, Met::Inner, layer);
-                launch::quantise(s, kernels.quantise(kind), gate, places.image, f, pairs, fault)?;
-                Input::Image(places.image)
-            }
-            None => Input::Floats(gate),
+        let [gate, up, down] = &m.products;
+        let gate_rows = Rows { at: places.gate, stride: f };
+        let form = |p: &Product| {
+            let weight = self.program.weight(p.weight);
+            (weight.ty, weight.rows, weight.cols)
         };
-        let e = self.experts_with(m, &m.products[2], true);
-        self.expert_product(&m.products[2], &e, inner, places.out, pairs)?;
-        let out = (places.out, weights, used);
-        launch::combine(s, &kernels.combine, out, self.dense(m.out), m.out.len(), run.n)
+        match m.images[0] {
+            Some(kind) if form(gate) == form(up) => {
+                let both = [&self.experts_with(m, gate, false), &self.experts_with(m, up, false)];
+                let (window, image) = (kernels.window(gate.weight), self.buffers.image(kind));
+                launch::expert_gate_up(s, window, both, image, places.gate, pairs)?;
+            }
+            _ => {
+                for (side, out) in [(0, places.gate), (1, places.up)] {
+                    let product = &m.products[side];
+                    let (e, x) = (self.experts_with(m, product, false), self.input(m.x, m.images[side]));
+                    self.expert_product(product, &e, x, out, pairs)?;
+                }
+                let up_rows = Rows { at: places.up, stride: f };
+                launch::pairwise(s, &kernels.swiglu, gate_rows, up_rows, f, pairs)?;
+            }
+        }
+        let (e, fault) = (self.experts_with(m, down, true), self.fault(run, Met::Inner, layer));
+        match m.images[2] {
+            Some(_) if f <= launch::OWN_COLS => {
+                launch::expert_down(s, kernels.window(down.weight), &e, (gate_rows, fault), places.out, pairs)
+            }
+            Some(kind) => {
+                let kernel = kernels.quantise(kind);
+                launch::quantise(s, kernel, gate_rows, places.image, f, pairs, fault)?;
+                self.expert_product(down, &e, Input::Image(places.image), places.out, pairs)
+            }
+            None => self.expert_product(down, &e, Input::Floats(gate_rows), places.out, pairs),
+        }
+    }
+
+    /// Sums the experts' outputs of each row, or adds the sum.
+    fn combine(&self, m: &Mixture, (to, is_added): (View, bool), run: &Run<'_>) -> Queued {
+        let (_, weights) = self.buffers.choices[m.choice.0];
+        let pairs = (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used);
+        let out = (self.dense(to), is_added);
+        launch::combine(&self.stream, &self.kernels.combine, pairs, out, to.len(), run.n)
     }
 
     fn expert_product(&self, product: &Product, e: &Experts, x: Input, out: Span, pairs: usize) -> Queued {

@@ -1,0 +1,60 @@
+// Both images of 256 values of a row, made by one warp.
+//
+// Invariants: codes and scales are those of `quantise_a32`, `quantise_a256`; codes lie at a multiple of 8.
+// Does not know: where the values come from. Source: docs/numerics.md, Activation images.
+// twin: src/device/cpu/plain/image.rs.
+#pragma once
+#include "device/image.cuh"
+#include "device/reduce.cuh"
+
+// Neighbouring values that a lane has.
+constexpr i32 LANE_VALUES = A256_VALUES / SHORT_LANES;
+
+// Codes and scales of a row's images; a null pointer is an image that nobody reads.
+struct Images {
+    i8* codes32;
+    f32* scales32;
+    i8* codes256;
+    f32* scales256;
+
+    // A warp makes the images of 256 values, of which a lane has eight neighbours; those from `left` on do not exist,
+    // whole blocks of 32. The largest magnitude.
+    DEVICE u32 write(const f32 (&value)[LANE_VALUES], i64 at, i32 left) const {
+        const i32 first = (i32) threadIdx.x % SHORT_LANES * LANE_VALUES;
+        const bool is_there = first < left;
+        u32 largest = 0;
+#pragma unroll
+        for (i32 j = 0; j < LANE_VALUES; j++) {
+            const u32 one = is_there ? magnitude(value[j]) : 0;
+            largest = one > largest ? one : largest;
+        }
+        if (codes32 != nullptr) {
+            // Four lanes have a block.
+            u32 block = largest;
+#pragma unroll
+            for (i32 bit = 1; bit < A32_VALUES / LANE_VALUES; bit *= 2) {
+                const u32 other = shuffle_xor(block, bit);
+                block = other > block ? other : block;
+            }
+            const ImageScale scale = image_scale(block);
+            if (is_there) {
+                store_codes(codes32 + at + first, value, scale);
+                if (first % A32_VALUES == 0) scales32[(at + first) / A32_VALUES] = scale.scale;
+            }
+        }
+        largest = warp_largest(largest);
+        if (codes256 != nullptr) {
+            const ImageScale scale = image_scale(largest);
+            store_codes(codes256 + at + first, value, scale);
+            if (first == 0) scales256[at / A256_VALUES] = scale.scale;
+        }
+        return largest;
+    }
+
+    DEVICE static void store_codes(i8* to, const f32 (&value)[LANE_VALUES], ImageScale scale) {
+        Words2 words = {};
+#pragma unroll
+        for (i32 j = 0; j < LANE_VALUES; j++) words.word[j / 4] |= (u32) (u8) (i8) image_code(value[j], scale) << (8 * (j % 4));
+        *(Words2*)to = words;
+    }
+};

@@ -1,0 +1,108 @@
+//! Where the rows of a stage come from and go to: slots that cards reach, or memory of the host.
+//!
+//! Invariants: rows of a slot are awaited on the card, first of all, and posted on the card, last of all, whatever became
+//! of the batch, since the card behind waits for them; a fault word travels with its rows.
+//! Does not know: steps, whose turn a slot is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::graphs::Graphs;
+use super::{CudaExec, Run};
+use crate::device::batch::BatchKind;
+use crate::device::cuda::CudaError;
+use crate::device::cuda::driver::Event;
+use crate::device::cuda::links::pattern::{Side, WORDS_BYTES};
+use crate::device::cuda::links::ring::SlotRing;
+use crate::device::cuda::links::side::{LinkKernels, LinkWords};
+use crate::device::{CardRing, CardSlot};
+
+/// The links of a stage on the device.
+#[derive(Debug)]
+pub(super) struct Links {
+    pub(super) kernels: LinkKernels,
+    /// With the longest wait for rows.
+    arriving: Option<(Arc<SlotRing>, Duration)>,
+    leaving: Option<Arc<SlotRing>>,
+}
+
+impl Links {
+    /// Rows pass through the host.
+    pub(super) fn new(kernels: LinkKernels) -> Links {
+        Links { kernels, arriving: None, leaving: None }
+    }
+
+    /// Whether rows arrive through slots.
+    pub(super) fn arrive(&self) -> bool {
+        self.arriving.is_some()
+    }
+
+    /// A batch's rows take the ways that the stage was linked by; its graphs know no others.
+    pub(super) fn check(&self, arriving: Option<CardSlot>, leaving: Option<CardSlot>) {
+        let linked = (self.arriving.is_some(), self.leaving.is_some());
+        assert_eq!(
+            linked,
+            (arriving.is_some(), leaving.is_some()),
+            "slots where rows arrive, and where they leave"
+        );
+    }
+}
+
+impl CudaExec {
+    /// The card as one side of a check; no batch may be running.
+    pub fn side(&self) -> Side<'_> {
+        let rows = self.buffers.rows[self.program.residual.0].at;
+        let words = self.buffers.block.part(0, WORDS_BYTES);
+        Side { card: self.card, stream: &self.stream, kernels: &self.links.kernels, rows, words }
+    }
+
+    /// Rows arrive through this ring, each batch's within `limit` of being asked for.
+    pub fn arrive_by(&mut self, ring: Arc<SlotRing>, limit: Duration) {
+        self.links.arriving = Some((ring, limit));
+        self.graphs = Graphs::new();
+    }
+
+    /// Rows leave through this ring.
+    pub fn leave_by(&mut self, ring: Arc<SlotRing>) {
+        self.links.leaving = Some(ring);
+        self.graphs = Graphs::new();
+    }
+
+    /// Queues waiting for the rows of a turn that is in the block.
+    pub(super) fn await_rows(&self, values: usize, words: LinkWords) -> Result<(), CudaError> {
+        let (ring, limit) = self.links.arriving.as_ref().expect("invariant: slots come with their ring");
+        self.links.kernels.wait(&self.stream, ring, self.residual.at, values, (words, *limit))
+    }
+
+    /// Queues handing on the rows of the residual in a turn that is in the block, and known where nothing is recorded.
+    pub(super) fn post_rows(&self, run: &Run<'_>, turn: CardSlot, values: usize) -> Result<(), CudaError> {
+        let ring = self.links.leaving.as_ref().expect("invariant: slots come with their ring");
+        let (kernels, rows, words) = (&self.links.kernels, self.residual.at, run.places.link_out());
+        match run.batch.kind() {
+            BatchKind::Window => kernels.post(&self.stream, ring, rows, values, words),
+            BatchKind::Chunk => kernels.post_known(&self.stream, ring, rows, values, (words, turn)),
+        }
+    }
+
+    /// Waits for `event`, behind which rows may be awaited; a raised flag ends that wait.
+    pub(super) fn wait_watched(
+        &self,
+        event: &Event,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<(), CudaError> {
+        let Some((ring, _)) = &self.links.arriving else { return event.wait() };
+        while !event.has_passed()? {
+            if is_cancelled() {
+                ring.end_waits();
+                return event.wait();
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// How long the batch that has ended waited for rows on the card.
+    pub(super) fn waited_ns(&self) -> u64 {
+        self.links.arriving.as_ref().map_or(0, |(ring, _)| ring.waited_ns())
+    }
+}
