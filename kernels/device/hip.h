@@ -105,8 +105,6 @@ DEVICE bool warp_any(bool own) { return lanes_where(own) != 0; }
 
 // ---- numbers
 
-DEVICE i32 count_bits(u32 bits) { return __builtin_popcount(bits); }
-
 DEVICE f32 fmaf(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 DEVICE f32 sqrtf(f32 v) { return __builtin_sqrtf(v); }
 DEVICE f32 fmaxf(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
@@ -117,10 +115,6 @@ DEVICE f32 f16_f32(u16 v) { return (f32) __builtin_bit_cast(_Float16, v); }
 DEVICE u16 f32_f16(f32 v) { return __builtin_bit_cast(u16, (_Float16) v); }
 DEVICE u32 f32_f16x2(f32 low, f32 high) { return (u32) f32_f16(low) | (u32) f32_f16(high) << 16; }
 DEVICE i32 count_bits(u32 bits) { return __builtin_popcount(bits); }
-DEVICE i32 hidden(i32 v) {
-    asm volatile("" : "+v"(v));
-    return v;
-}
 DEVICE i32 f32_i32_even(f32 v) { return (i32) __builtin_rintf(v); }
 
 DEVICE i32 dp4a(u32 a, u32 b, i32 c) {

@@ -66,7 +66,7 @@ DEVICE void load_matrices(const u8* row, u32 (&out)[4]) {
 DEVICE void mma_int8_half(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
     const i32 lane = (i32) threadIdx.x % WARP, row = lane / 4, column = 2 * (lane % 4);
     const u64 rows = (u64) a1 << 32 | a0;
-#pragma unroll
+#pragma unroll 1
     for (i32 t = 0; t < 4; t++) {
         const u64 pair = shuffle(rows, 4 * row + t);
         const u32 first = shuffle(b, 4 * column + t), second = shuffle(b, 4 * column + 4 + t);
