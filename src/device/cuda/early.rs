@@ -162,7 +162,7 @@ fn waits<'a>(body: &str, functions: &[(&'a str, &'a str)], seen: &mut Vec<&'a st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::cuda::source::{ATTENTION, FORMATS, ROWS};
+    use crate::device::cuda::source::{ATTENTION, FORMATS, LINKS, ROWS};
 
     const TEXT: &str = "
 template <class Form> DEVICE void store(f32* x) {
@@ -197,24 +197,17 @@ ONE(by_name, F)
     }
 
     #[test]
-    fn the_shipped_kernels_are_found() {
+    fn the_kernels_of_windows_wait_by_themselves() {
         let units = [
-            (&ROWS, &["rms_norm", "route", "quantise_a32"][..]),
-            (&ATTENTION, &["append_f16", "attend_span_q8_0", "attend_merge"][..]),
-            (&FORMATS, &["embed_f16", "embed_q4_k", "product_q6_k", "product_float_f32"][..]),
-            (&FORMATS, &["expert_product_q1_0", "expert_product_float_bf16"][..]),
+            (&ROWS, &["norm_images", "route", "combine", "add", "swiglu", "gather"][..]),
+            (&ATTENTION, &["place_heads_f16", "attend_tile_2_f32", "attend_tile_8_q8_0", "merge_images"][..]),
+            (&FORMATS, &["embed_f16", "embed_q4_k", "window_q6_k", "window_wide_iq4_xs"][..]),
+            (&FORMATS, &["product_float_f32", "expert_product_float_bf16"][..]),
+            (&LINKS, &["post_rows", "await_rows"][..]),
         ];
         for (unit, names) in units {
-            let texts = Texts::of(unit);
-            names.iter().for_each(|name| assert!(texts.kernel(name).is_some(), "{name}"));
-            assert_eq!(texts.kernel("product_"), None);
-        }
-    }
-
-    #[test]
-    fn the_shipped_kernels_that_wait_are_known() {
-        for name in ["add", "swiglu", "gather"] {
-            assert!(waits_by_itself(&ROWS, name), "{name}");
+            names.iter().for_each(|name| assert!(waits_by_itself(unit, name), "{name}"));
+            assert_eq!(Texts::of(unit).kernel("window_"), None, "a family is no kernel");
         }
     }
 }

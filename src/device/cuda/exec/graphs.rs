@@ -17,7 +17,7 @@ pub(super) struct Shape {
 }
 
 /// The most graphs of a stage. Windows of one to eight rows at a depth need one for each count of states and of wanted
-/// rows that occurs; a graph takes the driver about a megabyte.
+/// rows that occurs.
 pub(super) const GRAPHS_MAX: usize = 32;
 
 /// What was used last, by shape.
