@@ -16,6 +16,7 @@ import sys
 import numpy as np
 
 import products
+import prompt_attention
 from bits import FAULT, Check, F, blocks, floats, strided, values
 from stub import Card, Driver, Wide
 
@@ -257,6 +258,7 @@ SECTIONS = [
     check_router,
     check_sums,
     check_attention,
+    prompt_attention.check_prompt_attention,
     products.check_tables,
     products.check_products,
     products.check_float_products,

@@ -19,6 +19,10 @@ class DriverError(Exception):
         self.status = status
 
 
+# CUfunction_attribute.
+MAX_DYNAMIC_SHARED_BYTES = 8
+
+
 class Wide(int):
     """An argument of eight bytes."""
 
@@ -128,7 +132,8 @@ class Card:
         self.driver.call("cuModuleGetFunction", ctypes.byref(function), self.module, name.encode())
         return function
 
-    def launch(self, name, grid, block, *arguments):
+    def launch(self, name, grid, block, *arguments, shared=0):
+        """`shared`: bytes of dynamic shared memory."""
         packed = []
         for a in arguments:
             if a is None or isinstance(a, Buffer):
@@ -139,7 +144,9 @@ class Card:
                 packed.append((ctypes.c_int64 if isinstance(a, Wide) else ctypes.c_int32)(a))
         addresses = (ctypes.c_void_p * len(packed))(*(ctypes.addressof(p) for p in packed))
         function = self.function(name)
-        self.driver.call("cuLaunchKernel", function, *grid, *block, 0, self.stream, addresses, None)
+        if shared > 0:
+            self.driver.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED_BYTES, shared)
+        self.driver.call("cuLaunchKernel", function, *grid, *block, shared, self.stream, addresses, None)
 
     def free_all(self):
         self.use()

@@ -179,6 +179,15 @@ impl Context {
         checked("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.0.raw) })
     }
 
+    /// Bytes of shared memory that a block can have.
+    pub fn shared_bytes_max(&self) -> Result<usize, CudaError> {
+        let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let mut value = 0;
+        // SAFETY: the context's device; the target outlives the call.
+        let status = unsafe { sys::cuDeviceGetAttribute(&mut value, which, self.0.device) };
+        checked("cuDeviceGetAttribute", status).map(|()| value as usize)
+    }
+
     /// Bytes that are free now.
     pub fn free_bytes(&self) -> Result<u64, CudaError> {
         self.bind()?;
@@ -361,7 +370,8 @@ impl Stream {
         // returns. Spans name memory of a card, so a kernel writes no memory of the host.
         let status = unsafe {
             let (raw, places) = (self.0.raw, places.as_mut_ptr());
-            sys::cuLaunchKernel(kernel.raw, x, y, z, threads, 1, 1, 0, raw, places, no_options)
+            let shared = kernel.shared_bytes;
+            sys::cuLaunchKernel(kernel.raw, x, y, z, threads, 1, 1, shared, raw, places, no_options)
         };
         checked("cuLaunchKernel", status)
     }
@@ -522,7 +532,7 @@ impl Module {
         // SAFETY: the module lives; name and target outlive the call.
         let status = unsafe { sys::cuModuleGetFunction(&mut raw, self.0.raw, text.as_ptr()) };
         checked("cuModuleGetFunction", status).ok()?;
-        Some(Kernel { _module: self.clone(), raw, name: name.to_owned(), signature })
+        Some(Kernel { _module: self.clone(), raw, name: name.to_owned(), signature, shared_bytes: 0 })
     }
 }
 
@@ -549,6 +559,21 @@ pub struct Kernel {
     raw: sys::CUfunction,
     name: String,
     signature: &'static [Parameter],
+    /// Dynamic shared memory of every launch.
+    shared_bytes: u32,
+}
+
+impl Kernel {
+    /// The same kernel, with so much dynamic shared memory in every launch.
+    pub fn with_shared(self, bytes: usize) -> Result<Kernel, CudaError> {
+        self._module.0.context.bind()?;
+        let shared_bytes = u32::try_from(bytes).expect("invariant: shared memory is counted in KiB");
+        let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the module lives, and with it the function.
+        let status = unsafe { sys::cuFuncSetAttribute(self.raw, which, shared_bytes as i32) };
+        checked("cuFuncSetAttribute", status)?;
+        Ok(Kernel { shared_bytes, ..self })
+    }
 }
 
 // SAFETY: a function is a read-only handle that lives as long as its module.

@@ -11,7 +11,7 @@ use super::cache::{Cache, Hash};
 use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 as U};
 use super::driver::{Context, Kernel, Module, Parameter};
 use super::nvrtc::{Nvrtc, Request};
-use super::source::{self, ATTENTION, FORMATS, HEADERS, OPTIONS, ROWS, Unit};
+use super::source::{self, ATTENTION, ATTENTION_PROMPT, FORMATS, HEADERS, OPTIONS, ROWS, UNITS, Unit};
 use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::KvFormat;
@@ -36,7 +36,13 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION, "attend_span_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
     (&ATTENTION, "attend_merge", &[P, I, P, P, I, I, I, I]),
     (&ATTENTION, "copy_page", &[P, L, I, I]),
+    (&ATTENTION_PROMPT, "attend_prompt_64_", PROMPT_PARAMETERS),
+    (&ATTENTION_PROMPT, "attend_prompt_128_", PROMPT_PARAMETERS),
+    (&ATTENTION_PROMPT, "attend_prompt_256_", PROMPT_PARAMETERS),
+    (&ATTENTION_PROMPT, "attend_prompt_merge", &[P, I, P, P, I, I, I, I]),
 ];
+
+const PROMPT_PARAMETERS: &[Parameter] = &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, P, I, I];
 
 /// Where kernels come from.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +56,7 @@ pub struct KernelSettings {
 /// The compiled units on a card.
 #[derive(Debug)]
 pub struct Kernels {
-    modules: [(&'static str, Module); 3],
+    modules: Vec<(&'static str, Module)>,
     cache: Cache,
 }
 
@@ -87,7 +93,7 @@ impl Kernels {
             cache.write(key, &image);
             Ok((unit.name, module))
         };
-        let modules = [module(&FORMATS)?, module(&ROWS)?, module(&ATTENTION)?];
+        let modules = UNITS.into_iter().map(module).collect::<Result<_, _>>()?;
         Ok(Kernels { modules, cache })
     }
 
@@ -189,7 +195,7 @@ mod tests {
     #[test]
     fn signatures_are_those_of_the_sources() {
         let mut seen = std::collections::BTreeSet::new();
-        for unit in [&FORMATS, &ROWS, &ATTENTION] {
+        for unit in UNITS {
             for (name, parameters) in kernels(unit.text) {
                 let listed = SIGNATURES.iter().find(|(u, n, _)| u.name == unit.name && *n == name);
                 let (_, _, signature) =

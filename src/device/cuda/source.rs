@@ -34,9 +34,17 @@ pub const ROWS: Unit = Unit { name: "rows.cu", text: text!("rows.cu") };
 /// Keys, values, attention.
 pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.cu") };
 
+/// Attention of the many rows of a chunk.
+pub const ATTENTION_PROMPT: Unit = Unit { name: "attention_prompt.cu", text: text!("attention_prompt.cu") };
+
+/// All units.
+pub const UNITS: [&Unit; 4] = [&FORMATS, &ROWS, &ATTENTION, &ATTENTION_PROMPT];
+
 headers! {
     "device/functions.cuh",
     "device/image.cuh",
+    "device/mma_f16.cuh",
+    "device/pages.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",
     "device/types.h",
@@ -100,14 +108,14 @@ mod tests {
             assert_eq!(files(folder), listed(folder), "left: in kernels/{folder}, right: in HEADERS");
         }
         assert_eq!(HEADERS.len(), files("device").len() + files("formats").len());
-        let mut units = [FORMATS, ROWS, ATTENTION].map(|u| u.name);
+        let mut units = UNITS.map(|u| u.name);
         units.sort_unstable();
         assert_eq!(files(""), units);
     }
 
     #[test]
     fn every_include_is_a_listed_header() {
-        let units = [FORMATS, ROWS, ATTENTION].map(|u| (u.name, u.text));
+        let units = UNITS.map(|u| (u.name, u.text));
         for (path, text) in units.iter().chain(HEADERS) {
             for line in text.lines().filter(|l| l.starts_with("#include")) {
                 let name = line.split('"').nth(1).unwrap_or_else(|| panic!("{path}: {line}"));

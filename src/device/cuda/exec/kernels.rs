@@ -2,6 +2,7 @@
 //!
 //! Invariant: a weight has the kernels of its type and use, and no others. Does not know: batches.
 
+use super::prompt_attention::PromptAttention;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Kernel;
 use crate::device::cuda::kernels::Kernels;
@@ -31,17 +32,19 @@ pub(super) struct StageKernels {
     pub(super) append: Kernel,
     pub(super) attend_span: Kernel,
     pub(super) attend_merge: Kernel,
+    pub(super) prompt_attention: PromptAttention,
     pub(super) copy_page: Kernel,
     weights: Vec<OfWeight>,
 }
 
 impl StageKernels {
-    /// The kernels of the stage's weights, formats and ops.
+    /// The kernels of the stage's weights, formats and ops, for a card whose blocks have so much shared memory.
     pub(super) fn new(
         all: &Kernels,
         stage: &StageProgram,
         activations: Activations,
         kv: KvFormat,
+        shared_bytes_max: usize,
     ) -> Result<StageKernels, CudaError> {
         let of_weight = |(id, decl): (usize, &WeightDecl)| -> Result<OfWeight, CudaError> {
             if footprint::item_of(stage, WeightId(id), decl).is_none() {
@@ -81,6 +84,7 @@ impl StageKernels {
             append: all.for_kv("append_", kv)?,
             attend_span: all.for_kv("attend_span_", kv)?,
             attend_merge: all.plain("attend_merge")?,
+            prompt_attention: PromptAttention::new(all, stage, activations, kv, shared_bytes_max)?,
             copy_page: all.plain("copy_page")?,
             weights: weights.collect::<Result<_, _>>()?,
         })

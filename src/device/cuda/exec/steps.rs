@@ -4,7 +4,9 @@
 //! Does not know: how rows came to the card, or where they go.
 
 use super::launch::{self, Attention, Experts, Input, Matrix, Pieces, Rows};
+use super::prompt_attention::Chunk;
 use super::{CudaExec, Met, Run};
+use crate::device::batch::BatchKind;
 use crate::device::cuda::CudaError;
 use crate::device::lower::{Mixture, RowOp, Step, Target};
 use crate::gguf::formats::ImageKind;
@@ -128,6 +130,12 @@ impl CudaExec {
     fn attend(&self, q: View, state: usize, scale: f32, out: View, run: &Run<'_>) -> Queued {
         let (s, pool) = (&self.stream, &self.pools[state]);
         let (queries, outputs) = (self.dense(q), self.dense(out));
+        if run.batch.kind() == BatchKind::Chunk
+            && let Some(kernel) = self.kernels.prompt_attention.of(pool, q.count)
+        {
+            let chunk = Chunk { q: queries, heads: q.count, scale, out: outputs, work: self.buffers.work };
+            return kernel.attend(s, &run.batch.rows, &run.places.standing, pool, &chunk);
+        }
         let span_bytes = 4 * q.count * (pool.value_width + 2);
         let spans_of = |position: u32| position as usize / SPAN_POSITIONS + 1;
         let positions = run.batch.rows.iter().map(|r| r.position).max().unwrap_or(0);
