@@ -16,6 +16,7 @@
 #include "device/copies.cuh"
 #include "device/functions.cuh"
 #include "device/images.cuh"
+#include "device/pages.cuh"
 #include "device/reduce.cuh"
 #include "device/stored.cuh"
 
@@ -41,7 +42,6 @@ constexpr i32 MERGE_HEADS = A256_VALUES / 32;
 constexpr i32 TILE_POSITIONS = 64;
 constexpr i32 SPAN_TILES = 16;
 constexpr i32 SPAN_POSITIONS = TILE_POSITIONS * SPAN_TILES;
-constexpr i32 PAGE_POSITIONS = 64;
 // Values of a query that a block keeps at hand, and values of acc that it makes at a time.
 constexpr i32 QUERY_MAX = 1024;
 constexpr i32 ACC_VALUES = 256;
@@ -57,20 +57,6 @@ static_assert(TILE_POSITIONS == 2 * SHORT_LANES, "a lane has two keys of a tile"
 static_assert(QUERY_MAX >= SPAN_BLOCK, "a thread keeps a value of the query");
 static_assert(SPAN_TILES <= SPAN_WARPS, "a warp weighs one tile of a span");
 static_assert(TILE_POSITIONS % WARP_KEYS == 0, "the keys of a warp lie in one tile");
-
-// Where the rows of one K/V head lie inside a page.
-template <class Form> struct HeadRows {
-    i64 key_bytes;
-    i64 value_bytes;
-    i64 keys_at;
-    i64 values_at;
-
-    DEVICE HeadRows(i32 kv_heads, i32 head, i32 key_width, i32 value_width)
-        : key_bytes(Form::row_bytes(key_width)), value_bytes(Form::row_bytes(value_width)) {
-        keys_at = head * PAGE_POSITIONS * key_bytes;
-        values_at = PAGE_POSITIONS * (kv_heads * key_bytes + head * value_bytes);
-    }
-};
 
 // One head of a key or value on its way into the pool; the first values of a thread are loaded ahead.
 struct Incoming {

@@ -3,7 +3,8 @@
 #
 # usage: cuda_emu_check.sh [MODEL...]. Needs g++ and python3; no GPU, no driver. Every run on one card and on two, over each
 # kind of link, with every K/V format, in windows of 1 and 8 rows and in chunks, with 8-bit images and with floats, is
-# compared byte by byte.
+# compared byte by byte: with virtual cards, but for chunks over f16 and q8_0, whose attention runs on tensor cores. These
+# are compared byte by byte between one and two cards, and may be 1.5 times as far from the exact answer as a virtual card.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,17 +32,53 @@ tokens() { # COUNT: ids that every model has
 # A home of its own: kernels compiled by the stub never meet real ones.
 emulated() { HOME=$folder LD_LIBRARY_PATH=$emu "$tandem" "$@"; }
 
-compared=0
+# Worst rows' relative L2 distances of two files of logits from a third: the first may be 1.5 times as large.
+near() { # LOGITS VIRTUAL EXACT
+    python3 - "$@" <<'END'
+import array, ast, math, struct, sys
+
+def rows(path):
+    data = open(path, "rb").read()
+    assert data[:8] == b"\x93NUMPY\x01\x00", path
+    start = 10 + struct.unpack("<H", data[8:10])[0]
+    header = ast.literal_eval(data[10:start].decode())
+    assert header["descr"] == "<f4" and not header["fortran_order"], header
+    values, width = array.array("f", data[start:]), header["shape"][-1]
+    return [values[i : i + width] for i in range(0, len(values), width)]
+
+def away(path, exact):
+    got = rows(path)
+    assert len(got) == len(exact) and all(map(math.isfinite, (v for row in got for v in row))), path
+    return max(math.dist(g, e) / math.hypot(*e) for g, e in zip(got, exact))
+
+exact = rows(sys.argv[3])
+far, limit = away(sys.argv[1], exact), 1.5 * away(sys.argv[2], exact)
+if far > limit:
+    sys.exit(f"{far} from the exact answer, {limit} is allowed")
+END
+}
+
+compared=0 near=0
 compare() { # MODEL COUNT KV ACTIVATIONS
-    local common=(-m "$1" --tokens "$(tokens "$2")" --kv "$3" --activations "$4") cards mode
+    local common=(-m "$1" --tokens "$(tokens "$2")" --kv "$3" --activations "$4") cards mode kept
     local two="0,1 --layer-split 1 --link"
     "$tandem" logits "${common[@]}" --gpus cpu:1 --out "$folder/cpu.npy"
-    for cards in 0 "$two peer" "$two mapped" "$two staged"; do
-        for mode in "--window 1" "--window 8" "--chunk 16" "--chunk 512"; do
+    for mode in "--window 1" "--window 8" "--chunk 16" "--chunk 512"; do
+        for cards in 0 "$two peer" "$two mapped" "$two staged"; do
             # shellcheck disable=SC2086 # cards and modes are flags with their values
             emulated logits "${common[@]}" --gpus $cards $mode --out "$folder/cuda.npy"
-            if ! cmp "$folder/cpu.npy" "$folder/cuda.npy"; then
-                echo "$1, --gpus $cards $mode --kv $3 --activations $4: other bits than cpu:1" >&2
+            kept=$folder/cpu.npy
+            if [[ $mode == --chunk* && $3 != f32 ]]; then
+                kept=$folder/one.npy
+                if [ "$cards" = 0 ]; then
+                    cp "$folder/cuda.npy" "$kept"
+                    near "$kept" "$folder/cpu.npy" "$folder/exact.npy"
+                    near=$((near + 1))
+                    continue
+                fi
+            fi
+            if ! cmp "$kept" "$folder/cuda.npy"; then
+                echo "$1, --gpus $cards $mode --kv $3 --activations $4: other bits than $(basename "$kept" .npy)" >&2
                 exit 1
             fi
             compared=$((compared + 1))
@@ -50,6 +87,7 @@ compare() { # MODEL COUNT KV ACTIVATIONS
 }
 
 for model in "${models[@]}"; do
+    "$tandem" logits -m "$model" --tokens "$(tokens 70)" --kv f32 --activations f32 --gpus cpu:1 --out "$folder/exact.npy"
     for kv in f32 f16 q8_0; do compare "$model" 70 "$kv" int8; done
     compare "$model" 20 f32 f32
     echo "$model: equal"
@@ -140,4 +178,4 @@ refused "numbered from 0" plan --gpus 2
 refused "named twice" plan --gpus 0,0
 refused "join CUDA cards" plan --gpus 0,cpu:1 --link peer
 refused "not found" plan --gpus 0 --nvrtc "$folder/none.so"
-echo "$compared outputs of emulated CUDA cards equal those of virtual cards"
+echo "$compared outputs of emulated CUDA cards are equal to the last byte, $near chunk outputs are near virtual cards'"

@@ -62,3 +62,18 @@ DEVICE f32 silu_f32(f32 x) {
     const f32 d = fmaf(c.r * s, c.h, s + 1.0f);
     return x / d;
 }
+
+// 2^x within 3e-6 for x from -125 to 127; below -125 it is 2^-125, and NaN gives that too. For weights that will be
+// rounded to binary16.
+DEVICE f32 exp2_near(f32 x) {
+    x = fmaxf(x, -125.0f);
+    const f32 magic = bits_f32(MAGIC_BITS);
+    const f32 t = x + magic;
+    const f32 r = x - (t - magic);
+    f32 p = bits_f32(0x3c1d0166);
+    p = fmaf(p, r, bits_f32(0x3d64fe23));
+    p = fmaf(p, r, bits_f32(0x3e7601bc));
+    p = fmaf(p, r, bits_f32(0x3f317096));
+    p = fmaf(p, r, 1.0f);
+    return bits_f32(f32_bits(p) + (f32_bits(t) << 23));
+}

@@ -56,6 +56,8 @@ struct StoredF32 {
 };
 
 struct StoredF16 {
+    // Whether values are codes with scales of their own.
+    static constexpr bool CODES = false;
     static constexpr i32 AHEAD = 16;
     static constexpr i32 STRIDES = 4;
 
@@ -91,6 +93,7 @@ struct StoredF16 {
 
 // width is a multiple of 32.
 struct StoredQ8 {
+    static constexpr bool CODES = true;
     static constexpr i32 BLOCK_BYTES = 2 + A32_VALUES;
     static constexpr i32 AHEAD = 8;
     static constexpr i32 STRIDES = 4;
@@ -103,7 +106,8 @@ struct StoredQ8 {
     struct Eight {
         u16 scale;
         u16 codes[EIGHT / 2];
-        DEVICE f32 value(i32 j) const { return f16_f32(scale) * (f32) (i8) (codes[j / 2] >> (8 * (j % 2))); }
+        DEVICE f32 code(i32 j) const { return (f32) (i8) (codes[j / 2] >> (8 * (j % 2))); }
+        DEVICE f32 value(i32 j) const { return f16_f32(scale) * code(j); }
     };
 
     template <i32 N> struct Few {

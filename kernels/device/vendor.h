@@ -26,6 +26,13 @@ constexpr i32 LINE_BYTES = 128;
 // Shared memory whose size the launch gives: `DYNAMIC_SHARED(f32, scores);`. One a kernel.
 #define DYNAMIC_SHARED(T, name) extern __shared__ __align__(16) u8 name##_bytes[]; T* const name = (T*) name##_bytes
 
+// Shared memory that a block can have on every card of a generation.
+#if __CUDA_ARCH__ >= 800
+constexpr i32 SHARED_BYTES_MAX = 99 * 1024;
+#else
+constexpr i32 SHARED_BYTES_MAX = 64 * 1024;
+#endif
+
 // Threads that exchange values by shuffles. Kernels hold their shapes to this width.
 constexpr i32 WARP = 32;
 
@@ -109,6 +116,84 @@ DEVICE void let_next_start() {
 
 // Adds 1, whoever else does.
 DEVICE void add_one(u32* place) { atomicAdd(place, 1u); }
+// Whether any lane of the warp says so, for every lane.
+DEVICE bool warp_any(bool own) { return __any_sync(0xffffffffu, own) != 0; }
+
+// Two f32 to binary16, to nearest even; the first is the low half.
+DEVICE u32 f32_f16x2(f32 low, f32 high) {
+#if __CUDA_ARCH__ >= 800
+    u32 out;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+#else
+    return (u32) f32_f16(low) | (u32) f32_f16(high) << 16;
+#endif
+}
+
+// Copies 16 bytes from global to shared memory, or writes zeros there; both addresses are multiples of 16. It has
+// happened after `copies_done` of the same thread; others see it after a barrier behind that.
+DEVICE void copy_ahead(void* shared, const void* global, bool present) {
+#if __CUDA_ARCH__ >= 800
+    const u32 to = (u32) __cvta_generic_to_shared(shared);
+    const i32 bytes = present ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(global), "r"(bytes) : "memory");
+#else
+    *(Words4*) shared = present ? *(const Words4*) global : Words4{};
+#endif
+}
+DEVICE void copies_done() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" : : : "memory");
+#endif
+}
+
+// Four 8 x 8 pieces of binary16 in shared memory; lane 8 m + r gives the address of row r of piece m, 16 bytes. A lane
+// gets values (row lane / 4, columns 2 (lane % 4) and the next) of each piece, or, turned, of each piece's transpose.
+DEVICE void load_pieces(const void* row, u32 (&to)[4]) {
+    const u32 at = (u32) __cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(at)
+                 : "memory");
+}
+DEVICE void load_pieces_turned(const void* row, u32 (&to)[4]) {
+    const u32 at = (u32) __cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+// c += a b on tensor cores: a 16 x 16, b 16 x 8 of binary16, c 16 x 8 of f32. A lane has in `a` the pieces (rows 0-7,
+// columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15), in b0 and b1 those of b's transpose (columns 0-7, 8-15), in c
+// (row lane / 4, columns 2 (lane % 4) and the next), then the same of row 8 + lane / 4. Exact products; the order of the
+// sums is the hardware's, the same for every row and column.
+DEVICE void mma_f16(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[2]), "r"(a[3]), "r"(b1));
+#endif
+}
+
+// c = a b.
+DEVICE void mma_f16_first(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+#else
+    c[0] = c[1] = c[2] = c[3] = 0.0f;
+    mma_f16(c, a, b0, b1);
+#endif
+}
 
 // Writes `value` where 0 stands.
 DEVICE void set_once(u32* place, u32 value) { atomicCAS(place, 0u, value); }

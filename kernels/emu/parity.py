@@ -17,6 +17,7 @@ import numpy as np
 
 import fused
 import products
+import prompt_attention
 from bits import FAULT, Check, F, blocks, floats, strided, values
 from stub import Card, Driver, Wide
 
@@ -263,6 +264,7 @@ SECTIONS = [
     fused.check_norm_images,
     fused.check_heads,
     fused.check_tiles,
+    prompt_attention.check_prompt_attention,
     products.check_tables,
     products.check_groups,
     products.check_products,

@@ -29,6 +29,7 @@
 #define blockDim (emu::block_dim())
 #define gridDim (emu::grid_dim())
 
+constexpr i32 SHARED_BYTES_MAX = i32(emu::DYNAMIC_BYTES_MAX);
 constexpr i32 WARP = i32(emu::WARP_LANES);
 
 inline void __syncthreads() { emu::sync_block(); }
@@ -91,7 +92,77 @@ inline f32 f16_f32(u16 v) { return _cvtsh_ss(v); }
 inline u16 f32_f16(f32 v) { return _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline i32 f32_i32_even(f32 v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
 
+// Each lane shows the others where it keeps its operands, while all of them wait inside `use`.
+template <class T, class F> void emu_show(const T* own, F use) {
+    static thread_local const void* shown[emu::BLOCK_THREADS_MAX];
+    const u32 thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+    shown[thread] = own;
+    warp_barrier();
+    const void* const* lanes = shown + thread / u32(WARP) * u32(WARP);
+    use([lanes](u32 lane) { return static_cast<const T*>(lanes[lane]); });
+    warp_barrier();
+}
+
+inline bool warp_any(bool own) {
+    bool any = false;
+    emu_show(&own, [&](auto of) {
+        for (u32 lane = 0; lane < u32(WARP); lane++) any = any || *of(lane);
+    });
+    return any;
+}
+
+inline u32 f32_f16x2(f32 low, f32 high) { return u32(f32_f16(low)) | u32(f32_f16(high)) << 16; }
+
 inline i32 hidden(i32 v) { return v; }
+
+inline void copy_ahead(void* shared, const void* global, bool present) {
+    if (present) {
+        memcpy(shared, global, 16);
+    } else {
+        memset(shared, 0, 16);
+    }
+}
+inline void copies_done() {}
+
+inline void load_pieces(const void* row, u32 (&to)[4]) {
+    const u32 own = emu::lane();
+    emu_show(static_cast<const u32*>(row), [&](auto of) {
+        for (u32 m = 0; m < 4; m++) to[m] = of(8 * m + own / 4)[own % 4];
+    });
+}
+inline void load_pieces_turned(const void* row, u32 (&to)[4]) {
+    const u32 own = emu::lane();
+    emu_show(static_cast<const u16*>(row), [&](auto of) {
+        for (u32 m = 0; m < 4; m++) {
+            const u32 first = 8 * m + own % 4 * 2;
+            to[m] = u32(of(first)[own / 4]) | u32(of(first + 1)[own / 4]) << 16;
+        }
+    });
+}
+
+// One order of sums among those that hardware may have: rising depth.
+inline void mma_f16(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    struct Operands {
+        u32 a[4];
+        u32 b[2];
+    } const mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    const u32 own = emu::lane();
+    const auto half = [](u32 pair, u32 which) { return f16_f32(u16(pair >> 16 * which)); };
+    emu_show(&mine, [&](auto of) {
+        for (u32 i = 0; i < 4; i++) {
+            const u32 row = own / 4, column = own % 4 * 2 + i % 2;
+            for (u32 k = 0; k < 16; k++) {
+                const u32 left = of(4 * row + k % 8 / 2)->a[k / 8 * 2 + i / 2], right = of(4 * column + k % 8 / 2)->b[k / 8];
+                c[i] = fmaf(half(left, k % 2), half(right, k % 2), c[i]);
+            }
+        }
+    });
+}
+
+inline void mma_f16_first(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    for (f32& value : c) value = 0.0f;
+    mma_f16(c, a, b0, b1);
+}
 
 constexpr i32 LINE_BYTES = 128;
 inline void prefetch(const void*) {}

@@ -210,6 +210,15 @@ impl Context {
         self.0.faults.instead_of(met).map_or(Ok(()), |status| checked(call, status))
     }
 
+    /// Bytes of shared memory that a block can have.
+    pub fn shared_bytes_max(&self) -> Result<usize, CudaError> {
+        let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let mut value = 0;
+        // SAFETY: the context's device; the target outlives the call.
+        let status = unsafe { sys::cuDeviceGetAttribute(&mut value, which, self.0.device) };
+        checked("cuDeviceGetAttribute", status).map(|()| value as usize)
+    }
+
     /// Bytes that are free now.
     pub fn free_bytes(&self) -> Result<u64, CudaError> {
         self.bind()?;

@@ -14,7 +14,7 @@ use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 a
 use super::driver::{Context, Kernel, Module, Parameter, Start};
 use super::early::waits_by_itself;
 use super::nvrtc::{Nvrtc, Request, Target};
-use super::source::{self, ATTENTION, FORMATS, LINKS, OPTIONS, PROMPT, ROWS, Unit};
+use super::source::{self, ATTENTION, ATTENTION_PROMPT, FORMATS, LINKS, OPTIONS, PROMPT, ROWS, Unit};
 use crate::device::{CardError, LoadProgress};
 use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
@@ -60,7 +60,13 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&PROMPT, "prompt_product_", &[P, L, P, P, I, P, P, P, I, I, I, I, P, I, P]),
     (&LINKS, "post_rows", &[P, P, P, L, P, P, L]),
     (&LINKS, "await_rows", &[P, P, P, L, P, P, P, P, L, L]),
+    (&ATTENTION_PROMPT, "attend_prompt_64_", PROMPT_PARAMETERS),
+    (&ATTENTION_PROMPT, "attend_prompt_128_", PROMPT_PARAMETERS),
+    (&ATTENTION_PROMPT, "attend_prompt_256_", PROMPT_PARAMETERS),
+    (&ATTENTION_PROMPT, "attend_prompt_merge", &[P, I, P, P, I, I, I, I]),
 ];
+
+const PROMPT_PARAMETERS: &[Parameter] = &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, P, I, I];
 
 /// Where kernels come from.
 #[derive(Clone, Debug, Default)]

@@ -51,8 +51,12 @@ pub const PROMPT: Unit = Unit { name: "prompt.cu", text: text!("prompt.cu"), per
 /// Rows on their way from card to card.
 pub const LINKS: Unit = Unit { name: "links.cu", text: text!("links.cu"), per_format: false };
 
+/// Attention of the many rows of a chunk.
+pub const ATTENTION_PROMPT: Unit =
+    Unit { name: "attention_prompt.cu", text: text!("attention_prompt.cu"), per_format: false };
+
 /// Everything that is compiled.
-pub const UNITS: [&Unit; 5] = [&FORMATS, &ROWS, &ATTENTION, &PROMPT, &LINKS];
+pub const UNITS: [&Unit; 6] = [&FORMATS, &ROWS, &ATTENTION, &PROMPT, &ATTENTION_PROMPT, &LINKS];
 
 headers! {
     "device/copies.cuh",
@@ -61,6 +65,8 @@ headers! {
     "device/image.cuh",
     "device/images.cuh",
     "device/mma_int8.cuh",
+    "device/mma_f16.cuh",
+    "device/pages.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",
     "device/types.h",

@@ -4,6 +4,7 @@
 
 use super::launch::Window;
 use super::prompt;
+use super::prompt_attention::PromptAttention;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Kernel;
 use crate::device::cuda::kernels::Kernels;
@@ -43,18 +44,20 @@ pub(super) struct StageKernels {
     pub(super) merge_images: Kernel,
     pub(super) attend_span: Kernel,
     pub(super) attend_merge: Kernel,
+    pub(super) prompt_attention: PromptAttention,
     pub(super) copy_page: Kernel,
     pub(super) group_pairs: Kernel,
     weights: Vec<OfWeight>,
 }
 
 impl StageKernels {
-    /// The kernels of the stage's weights, formats and ops.
+    /// The kernels of the stage's weights, formats and ops, for a card whose blocks have so much shared memory.
     pub(super) fn new(
         all: &Kernels,
         stage: &StageProgram,
         activations: Activations,
         kv: KvFormat,
+        shared_bytes_max: usize,
     ) -> Result<StageKernels, CudaError> {
         let of_weight = |(id, decl): (usize, &WeightDecl)| -> Result<OfWeight, CudaError> {
             if footprint::item_of(stage, WeightId(id), decl).is_none() {
@@ -102,6 +105,7 @@ impl StageKernels {
             merge_images: all.plain("merge_images")?,
             attend_span: all.for_kv("attend_span_", kv)?,
             attend_merge: all.plain("attend_merge")?,
+            prompt_attention: PromptAttention::new(all, stage, activations, kv, shared_bytes_max)?,
             copy_page: all.plain("copy_page")?,
             group_pairs: all.plain("group_pairs")?,
             weights: weights.collect::<Result<_, _>>()?,

@@ -3,6 +3,7 @@
 //! Invariants: grids follow the heads of the kernel files; strides and widths count values, not bytes.
 //! Does not know: programs, steps, where rows lie.
 
+use super::prompt_attention::Chunk;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Argument::{F32, I32, I64, Pointer, U32};
 use crate::device::cuda::driver::{Argument, Kernel, Span, Stream};
@@ -786,6 +787,63 @@ pub(super) fn merge_images(
     ];
     let slices = a.parts.div_ceil(SPAN_TILES).min(SLICES_MAX);
     s.launch(k, [(a.heads * pool.value_width).div_ceil(BLOCK_VALUES), a.n, 1], 64 * slices, &arguments)
+}
+
+/// `work`: where every span leaves what it sums, and how many they are; without it a block has all spans of its rows.
+#[expect(clippy::too_many_arguments, reason = "a launch's own arguments beside what it computes")]
+pub(super) fn attend_prompt(
+    s: &Stream,
+    k: &Kernel,
+    grid: [usize; 3],
+    standing: &Standing,
+    pool: &Pool,
+    chunk: &Chunk,
+    work: Option<(Span, usize)>,
+    n: usize,
+) -> Launched {
+    let arguments = [
+        some(chunk.q.at),
+        int(chunk.q.stride),
+        int(chunk.heads),
+        int(pool.heads),
+        int(pool.key_width),
+        int(pool.value_width),
+        F32(chunk.scale),
+        some(standing.positions),
+        some(standing.states),
+        some(standing.pages),
+        int(standing.pages_per_state),
+        some(pool.at),
+        I64(pool.page_bytes as i64),
+        Pointer(work.map(|(span, _)| span)),
+        int(work.map_or(1, |(_, spans)| spans)),
+        some(chunk.out.at),
+        int(chunk.out.stride),
+        int(n),
+    ];
+    s.launch(k, grid, 128, &arguments)
+}
+
+pub(super) fn attend_prompt_merge(
+    s: &Stream,
+    k: &Kernel,
+    standing: &Standing,
+    pool: &Pool,
+    chunk: &Chunk,
+    spans: usize,
+    n: usize,
+) -> Launched {
+    let arguments = [
+        some(chunk.work),
+        int(spans),
+        some(standing.positions),
+        some(chunk.out.at),
+        int(chunk.out.stride),
+        int(chunk.heads),
+        int(pool.value_width),
+        int(n),
+    ];
+    s.launch(k, [chunk.heads, n, 1], 128, &arguments)
 }
 
 pub(super) fn copy_page(

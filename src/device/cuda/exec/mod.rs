@@ -14,6 +14,7 @@ mod kernels;
 mod launch;
 mod link;
 mod prompt;
+mod prompt_attention;
 mod steps;
 
 use std::sync::Arc;
@@ -173,7 +174,9 @@ impl CudaExec {
         let sizes = GpuSizes::of(&program, settings.activations);
         check(card, &program, settings)?;
         let links = LinkKernels::new(kernels).map_err(failed)?;
-        let kernels = StageKernels::new(kernels, stage, settings.activations, settings.kv).map_err(failed)?;
+        let shared_bytes_max = memory.context.shared_bytes_max().map_err(failed)?;
+        let (activations, kv) = (settings.activations, settings.kv);
+        let kernels = StageKernels::new(kernels, stage, activations, kv, shared_bytes_max).map_err(failed)?;
         let stream = Stream::new(memory.context).map_err(failed)?;
         let states: Vec<StateKind> =
             program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();

@@ -7,6 +7,7 @@ use super::fuse::{Attend, Heads, Images, Launch, Norm};
 use super::launch::{
     self, Attention, Experts, ImagePlaces, Input, Matrix, NormImages, Pieces, PlaceHeads, Rows,
 };
+use super::prompt_attention::Chunk;
 use super::{CudaExec, Met, Run};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::{Kernel, Span};
@@ -263,6 +264,14 @@ impl CudaExec {
         let (s, pool) = (&self.stream, &self.pools[a.state]);
         let (queries, outputs) = (self.dense(a.q), self.dense(a.out));
         let (heads, width) = (a.q.count, a.out.len());
+        if !run.is_window()
+            && let Some(kernel) = self.kernels.prompt_attention.of(pool, heads)
+        {
+            let chunk = Chunk { q: queries, heads, scale: a.scale, out: outputs, work: self.buffers.work };
+            kernel.attend(s, &run.batch.rows, &run.places.standing, pool, &chunk)?;
+            let images = a.images.kinds().map(|kind| RowOp::Image { x: a.out, kind });
+            return images.into_iter().try_for_each(|image| self.row_op(&image, run, layer));
+        }
         let by_tiles = a.by_tiles && run.is_window();
         let part_bytes = 4 * heads * (pool.value_width + 2);
         let parts = if by_tiles { run.places.standing.pages_per_state } else { run.places.spans };
