@@ -2,12 +2,14 @@
 //
 // shapes   w [rows][row bytes] in file order, its address a multiple of 16; codes [n][cols] i8 at a multiple of 16, scales
 //          [n][cols / 32] (A32) or [n][cols / 256] (A256); x, out [n][stride] f32; cols whole blocks (any for plain types)
-// launch   embed: grid (n), block 256. Products: grid (rows / 4, n / 8) rounded up, block 128: a warp for a weight row,
-//          which up to 8 activation rows share. Expert products: grid (rows / 4, pairs), one activation row a pair
+// launch   embed: grid (n), block 256. Windows, products with images: block 256, grid (tiles of 16 rows of all matrices, or
+//          groups of 2, 4 or 8 of them, n / 2 rounded up; window_wide: n / 8; of experts or with images of the block's own
+//          making: n, their number). Float products: grid (rows / warps, n / 8) rounded up, a warp a weight row; experts:
+//          grid (rows / 4, pairs), block 128, one activation row a pair
 // order    images: docs/numerics.md, Dot product with a quantised row: integers in any order, float steps of a group in
-//          rising order, the chain of groups; floats: lanes(32). Then scale, then bias. A result depends on its two rows
-//          alone, not on n, grid or card
-// moves    a weight row once for 8 activation rows, whose images come from L2
+//          rising order, the chain of groups; floats: lanes(32). Then scale, then bias, then the product of gate and up,
+//          then what is added. A result depends on its two rows alone, not on n, grid or card
+// moves    a weight row once for 8 activation rows (narrow: 2; experts: 1), whose images come from L2
 // twin     device/cpu/plain/product.rs, equal bit for bit (oracle/dots.json)
 #include "device/functions.cuh"
 #include "device/image.cuh"
@@ -33,10 +35,19 @@ template <class F, i32 SETS>
 struct Window {
     static constexpr i32 AHEAD = 2 * WINDOW_WARPS * (i32) sizeof(Slot<F>) <= SLOTS_BYTES ? 2 : 1;
     // Items whose values wait for the chain.
-    static constexpr i32 PASS = SETS == 1 ? 32 : 16;
+    static constexpr i32 PASS = 16;
     Slot<F> slot[WINDOW_WARPS][AHEAD];
     f32 value[PASS][2 * SETS][TILE_ROWS];
+    // The chain so far of each thread's result, for each matrix.
+    f32 result[2][WINDOW_WARPS * WARP];
 };
+
+// Blocks of the narrow kernel that a multiprocessor's registers hold without a spill.
+template <class F> DEVICE constexpr i32 narrow_blocks() {
+    if constexpr (F::ORDER == Order::SUPER) return F::FAR_PARTS ? 2 : 3;
+    return 3;
+}
+template <class F> constexpr i32 NARROW_BLOCKS = narrow_blocks<F>();
 
 // The work of one block: 1 << tiles_log tiles of one matrix or, where `two` is 1, of two.
 template <class F, i32 SETS>
@@ -69,15 +80,15 @@ struct Tiles {
         for (i32 k = 0; k < Shared::AHEAD; k++) bring(k * WINDOW_WARPS + warp, lane, shared.slot[warp][k]);
     }
 
-    // The results of tile threadIdx.x / (32 SETS), its row threadIdx.x % 16, with activation row threadIdx.x / 16 of 2 SETS,
-    // for each matrix.
-    DEVICE void run(const Images& x, f32 (&result)[2]) const {
+    // The results of tile threadIdx.x / (32 SETS), its row threadIdx.x % 16, with activation row threadIdx.x / 16 of 2 SETS.
+    DEVICE void run(const Images& x) const {
         constexpr i32 AHEAD = Shared::AHEAD, PASS = Shared::PASS, OUTPUTS = 2 * SETS * TILE_ROWS;
         const i32 thread = (i32) threadIdx.x, lane = thread % WARP, warp = thread / WARP;
         const i32 all = items(), step = 1 << (two + tiles_log);
-        f32* const value_at = &shared.value[0][lane & 1][(lane >> 2) + 8 * (lane >> 1 & 1)];
+        f32* const values = &shared.value[0][0][0];
         GroupWork<F, SETS> work(x, lane);
-        result[0] = result[1] = 0.0f;
+#pragma unroll
+        for (i32 k = 0; k < 2; k++) shared.result[k][thread] = 0.0f;
         i32 item = warp;
         if (item < all) work.load(group_of(item), lane);
 #pragma unroll 1
@@ -93,18 +104,19 @@ struct Tiles {
                 const i32 next = item + WINDOW_WARPS;
                 if (next < all) work.load(group_of(next), lane);
 #pragma unroll
-                for (i32 s = 0; s < SETS; s++) value_at[(item - pass) * OUTPUTS + 2 * TILE_ROWS * s] = g[s];
+                for (i32 s = 0; s < SETS; s++)
+                    values[(item - pass) * OUTPUTS + (2 * s + (lane & 1)) * TILE_ROWS + (lane >> 2) + 8 * (lane >> 1 & 1)] = g[s];
                 warp_barrier();
                 bring(item + AHEAD * WINDOW_WARPS, lane, here);
             }
             __syncthreads();
             if (thread < OUTPUTS << tiles_log) {
-                const f32* const own = &shared.value[0][0][0] + thread % OUTPUTS;
-                const i32 from = thread / OUTPUTS << two;
+                const f32* const own = values + thread % OUTPUTS;
+                for (i32 matrix = 0; matrix <= two; matrix++) {
+                    f32 result = shared.result[matrix][thread];
 #pragma unroll 4
-                for (i32 k = from; k < end - pass; k += step) {
-                    result[0] = result[0] + own[k * OUTPUTS];
-                    if (two) result[1] = result[1] + own[(k + 1) * OUTPUTS];
+                    for (i32 k = (thread / OUTPUTS << two) + matrix; k < end - pass; k += step) result = result + own[k * OUTPUTS];
+                    shared.result[matrix][thread] = result;
                 }
             }
             if (end < all) __syncthreads();
@@ -413,18 +425,17 @@ DEVICE void window(const Target (&targets)[3], i32 paired, i32 tiles_log, Images
     let_next_start();
     const i32 block_rows = TILE_ROWS << tiles_log;
     i32 number = (i32) blockIdx.x, which = 0;
-    Target to = targets[0];
     if (!paired) {
 #pragma unroll
-        for (i32 k = 1; k < 3; k++) {
-            const i32 blocks = (to.rows + block_rows - 1) / block_rows;
-            if (which == k - 1 && number >= blocks) {
+        for (i32 k = 0; k < 2; k++) {
+            const i32 blocks = (targets[k].rows + block_rows - 1) / block_rows;
+            if (which == k && number >= blocks) {
                 number -= blocks;
-                to = targets[k];
-                which = k;
+                which = k + 1;
             }
         }
     }
+    const auto chosen_target = [&](i32 k) { return k == 0 ? targets[0] : k == 1 ? targets[1] : targets[2]; };
     // A pair has its own weights, and an image that the block makes is that of one row.
     const i32 each = chosen.ids || floats.at ? 1 : 2 * SETS, first = (i32) blockIdx.y * each, left = n - first;
     in.count = left < each ? left : each;
@@ -440,7 +451,8 @@ DEVICE void window(const Target (&targets)[3], i32 paired, i32 tiles_log, Images
     in.scales += input * (in.cols / image_values<F>());
     const i32 first_row = number * block_rows, row_bytes = (i32) BlockRow<F>::bytes(in.cols);
     behind += (i64) first_row * row_bytes;
-    const Tiles<F, SETS> tiles{shared, to.w + behind, targets[1].w + behind, row_bytes, to.rows - first_row,
+    const Tiles<F, SETS> tiles{shared, chosen_target(which).w + behind, targets[1].w + behind, row_bytes,
+                               chosen_target(which).rows - first_row,
                                (in.cols + GROUP_VALUES - 1) / GROUP_VALUES, paired, tiles_log};
     tiles.start();
     if (!chosen.ids) wait_for_previous();
@@ -451,14 +463,15 @@ DEVICE void window(const Target (&targets)[3], i32 paired, i32 tiles_log, Images
             in.scales = image.scale;
         }
     }
-    f32 result[2];
-    tiles.run(in, result);
+    tiles.run(in);
+    // The compiler does not see that this is the same target, and keeps nothing of it meanwhile.
+    const Target to = chosen_target(shuffle(which, 0));
     const i32 thread = (i32) threadIdx.x, of = thread % OUTPUTS / TILE_ROWS;
     const i32 row = first_row + thread / OUTPUTS * TILE_ROWS + thread % TILE_ROWS;
     if (of >= in.count || row >= to.rows || thread >= OUTPUTS << tiles_log) return;
     const auto scale = [&](i32 k, const f32* s) { return s && chosen.scales >> k & 1 ? s + expert : s; };
-    f32 y = finish(result[0], scale(which, to.scale), to.bias ? to.bias + row : to.bias);
-    if (paired) y = silu_f32(y) * finish(result[1], scale(1, targets[1].scale), targets[1].bias ? targets[1].bias + row : nullptr);
+    f32 y = finish(shared.result[0][thread], scale(which, to.scale), to.bias ? to.bias + row : to.bias);
+    if (paired) y = silu_f32(y) * finish(shared.result[1][thread], scale(1, targets[1].scale), targets[1].bias ? targets[1].bias + row : nullptr);
     if (add) y = add[(i64) (first + of) * add_stride + row] + y;
     to.out[(i64) (first + of) * to.out_stride + row] = y;
 }
@@ -525,8 +538,8 @@ DEVICE void expert_product_float(const u8* w, i64 expert_bytes, const u32* ids, 
                                 scale_per_expert);                                                                       \
     }
 
-#define WINDOW_KERNEL(NAME, F, SETS, BLOCKS)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(WINDOW_WARPS* WARP, BLOCKS)                                        \
+#define WINDOW_KERNEL(NAME, F, SETS, BLOCKS)                                                                             \
+    extern "C" __global__ void __launch_bounds__(WINDOW_WARPS* WARP, BLOCKS)                                             \
     NAME(const u8* w0, const u8* w1, const u8* w2, f32* out0, f32* out1, f32* out2, i32 stride0, i32 stride1, i32 stride2, \
          i32 rows0, i32 rows1, i32 rows2, const f32* scale0, const f32* scale1, const f32* scale2, const f32* bias0,     \
          const f32* bias1, const f32* bias2, i32 paired, i32 tiles_log, const i8* codes, const f32* scales, i32 cols, i32 n, \
@@ -544,8 +557,8 @@ DEVICE void expert_product_float(const u8* w, i64 expert_bytes, const u32* ids, 
     embed_##T(const u8* table, const u32* tokens, f32* out, i32 out_stride, i32 cols, i32 n) {                           \
         embed_blocks<F>(table, tokens, out, out_stride, cols);                                                           \
     }                                                                                                                    \
-    WINDOW_KERNEL(window_##T, F, 1, 3)                                                                                      \
-    WINDOW_KERNEL(window_wide_##T, F, 4, 2)                                                                                 \
+    WINDOW_KERNEL(window_##T, F, 1, NARROW_BLOCKS<F>)                                                                    \
+    WINDOW_KERNEL(window_wide_##T, F, 4, 2)                                                                              \
     FLOAT_KERNELS(T, BlockRow<F>)
 
 #define PLAIN_KERNELS(T, F)                                                                                              \

@@ -2,7 +2,7 @@
 # Every kernel source through NVIDIA's run-time compiler, two versions of it, for every architecture; needs no card.
 #
 # Fetches the compilers once from PyPI (148 MB, NVIDIA's licence: never committed) into target/nvrtc. Fails on an error,
-# a warning or a spilled register. Arguments go to tools/nvrtc_check.py (--verbose prints registers a kernel).
+# a warning or a spill of more than 32 bytes a thread. Arguments go to tools/nvrtc_check.py (--verbose prints registers a kernel).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -132,8 +132,8 @@ struct GroupWork {
 
     const i8* codes_at;  // what this lane gives to products: its activation row of set 0, its unit of group 0
     const f32* scales_at;
-    i32 cols, per_row, count;
-    bool gives;
+    i32 cols, per_row;
+    i32 count, given, scaled;  // activation rows; those from the lane's own of set 0 on
 
     u32 codes[BOTH ? UNIT_PARTS : 1][PART_WORDS];
     f32 scales[SETS][SCALES];
@@ -154,7 +154,8 @@ struct GroupWork {
         cols = x.cols;
         per_row = x.cols / image_values<F>();
         count = x.count;
-        gives = (lane & 3) == lane >> 3;
+        given = (lane & 3) == lane >> 3 ? x.count - row : 0;
+        scaled = x.count - of_scale;
         codes_at = x.codes + (u32) (row * x.cols) + part_of(lane & 3, 0) * PART_VALUES;
         scales_at = x.scales + (u32) (of_scale * per_row);
         if constexpr (BOTH) {
@@ -171,7 +172,7 @@ struct GroupWork {
     // Part i of the lane's unit of a group, for set s. `out` is 0 where the lane gives nothing.
     DEVICE void load_part(i32 s, i32 lane, i32 group, i32 i, u32 (&out)[PART_WORDS]) const {
         constexpr i32 APART = SUPER ? (far_parts() ? 2 : 1) : GROUP_PARTS / UNIT_PARTS;
-        if (!gives || 2 * s + (lane >> 2 & 1) >= count) return;
+        if (2 * s >= given) return;
         if constexpr (!SUPER) {
             if ((group * GROUP_PARTS + part_of(lane & 3, i)) * PART_VALUES >= cols) {
                 clear(out);
@@ -189,7 +190,7 @@ struct GroupWork {
         }
 #pragma unroll
         for (i32 s = 0; s < SETS; s++) {
-            const bool wanted = 2 * s + (lane & 1) < count;
+            const bool wanted = 2 * s < scaled;
             const f32* const at = scales_at + (u32) (2 * s * per_row + group * SCALES);
 #pragma unroll
             for (i32 k = 0; k < SCALES; k++)
@@ -249,6 +250,8 @@ struct GroupWork {
         Part p[2];
 #pragma unroll
         for (i32 k = 0; k < 2; k++) {
+            // Keeps the second row's bytes out of registers while the first's are there.
+            if constexpr (!BOTH) warp_barrier();
             F::decode(at[k] + number / BLOCK_PARTS * F::BYTES, number % BLOCK_PARTS, p[k]);
             d[k] = p[k].d[0];
             if constexpr (F::OFFSET) m[k] = p[k].m;
@@ -286,7 +289,7 @@ struct GroupWork {
                     const u32 first = SUPER ? four((u32) p[0].min[w / 4]) : four(1);
                     const u32 second = SUPER ? four((u32) p[1].min[w / 4]) : four(1);
                     const u32 b[4] = {first, second, first, second};
-                    mma_int8(low, b, q[w], q[w + 1]);
+                    mma_int8(SUPER ? mins[s] : low, b, q[w], q[w + 1]);
                 }
             }
             if constexpr (SUPER) {
@@ -294,7 +297,6 @@ struct GroupWork {
                 for (i32 v = 0; v < 4; v++) {
                     sums[s][v] += p[v / 2].scale[0] * dot[0][v];
                     if constexpr (TWO_SCALES) sums[s][v] += p[v / 2].scale[1] * dot[1][v];
-                    if constexpr (F::OFFSET) mins[s][v] += low[v];
                 }
             } else {
                 i32 of_unit[HALVES][4], ones_of[4];

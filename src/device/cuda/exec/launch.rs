@@ -471,6 +471,7 @@ pub(super) fn product_many(
 }
 
 /// silu(gate x) * (up x).
+#[allow(dead_code, reason = "the fusion pass calls it")]
 pub(super) fn gate_up(
     s: &Stream,
     k: &Window,
@@ -484,6 +485,7 @@ pub(super) fn gate_up(
 }
 
 /// A product with rows of floats, at most `OWN_COLS` wide, whose images are made on the way.
+#[allow(dead_code, reason = "the fusion pass calls it")]
 pub(super) fn own_product(
     s: &Stream,
     k: &Window,
@@ -529,6 +531,7 @@ pub(super) fn expert_product(
 }
 
 /// silu(gate x) * (up x) of every pair, dense. Gate and up have one type and one shape.
+#[allow(dead_code, reason = "the fusion pass calls it")]
 pub(super) fn expert_gate_up(
     s: &Stream,
     k: &Window,
@@ -546,6 +549,7 @@ pub(super) fn expert_gate_up(
 }
 
 /// Every pair's product with a row of floats of its own, at most `OWN_COLS` wide, whose image is made on the way.
+#[allow(dead_code, reason = "the fusion pass calls it")]
 pub(super) fn expert_down(
     s: &Stream,
     k: &Window,
