@@ -679,7 +679,7 @@ group_pairs(const u32* ids, i32 pairs, i32 experts, u32* order, Words4* tiles) {
 // Where half parts have float scales of their own, 128 registers are too few: one block has the multiprocessor.
 
 #define PROMPT_KERNELS(T, F)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS, F::HALVES ? 1 : 2)                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, F::HALVES ? 1 : TILE_BLOCKS)                                  \
     prompt_product_##T(const u8* __restrict__ w, i64 expert_bytes, const Words4* tiles, const u32* order,                \
                        i32 rows_per_input, const i8* __restrict__ codes, const f32* __restrict__ scales, f32* out,       \
                        i32 out_stride, i32 rows, i32 cols, i32 n, const f32* scale, i32 scale_per_expert,                \
