@@ -3,7 +3,7 @@
 
 usage: nvrtc_check.py --kernels DIR --arch 75,80,90 [--verbose] LIBNVRTC...
 
-Each `DIR/*.cu` is compiled to a cubin with the options of the engine (--fmad=false --std=c++17), all `.h` and `.cuh`
+Each `DIR/*.cu` is compiled to a cubin with the options of the engine (OPTIONS of src/device/cuda/source.rs), all `.h` and `.cuh`
 files of DIR given by their names below DIR, as the engine gives them. One line a library, source and architecture:
 time, bytes, largest register count, largest shared memory of a kernel. An error, a warning or a spill of more than
 SPILL_BYTES a thread ends with exit status 1; 2 is a usage error. Python 3.9 alone.
@@ -15,7 +15,7 @@ import re
 import sys
 import time
 
-OPTIONS = ["--fmad=false", "--std=c++17", "-Xptxas=-v"]
+OPTIONS = ["--fmad=false", "--std=c++17", "--device-as-default-execution-space", "-Xptxas=-v"]
 KERNEL = "Compiling entry function"
 # What a kernel may spill that is bound to few registers so that one more block runs on a multiprocessor.
 SPILL_BYTES = 32

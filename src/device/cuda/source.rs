@@ -160,7 +160,7 @@ const CHOSEN_HEAD: &str = "\
 ";
 
 /// Options beside the architecture: no multiply-add that the source does not name (`docs/numerics.md`, ground rule 1).
-pub const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17"];
+pub const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17", "--device-as-default-execution-space"];
 
 #[cfg(test)]
 mod tests {
