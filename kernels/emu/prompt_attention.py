@@ -113,6 +113,8 @@ CASES = [
 def check_prompt_attention(card, oracle, check, rng):
     for form in ("f16", "q8_0"):
         for width, key_width, value_width, heads, kv_heads, before, n, factor in CASES:
+            if form == "q8_0" and width > 128:
+                continue  # no such kernel
             what = f"prompt attention {form} {key_width}/{value_width} x {heads}/{kv_heads} behind {before}"
             draw = lambda *shape: rng.standard_normal(shape).astype(F)
             states = [(draw(p, kv_heads, key_width), draw(p, kv_heads, value_width)) for p in (before + n, before + n, 70)]

@@ -83,7 +83,8 @@ impl PromptAttention {
         let widths: Vec<usize> = stage.program.states.iter().filter_map(|s| paged_width(&s.kind)).collect();
         let needed = FAMILIES.into_iter().enumerate().filter(|&(i, (width, _))| {
             let narrower = if i == 0 { 0 } else { FAMILIES[i - 1].0 };
-            widths.iter().any(|&w| narrower < w && w <= width)
+            let exists = kv == KvFormat::F16 || width <= 128;
+            exists && widths.iter().any(|&w| narrower < w && w <= width)
         });
         let fitting = needed
             .map(|(_, (width, family))| (width, family, Shape::of(width, kv)))
