@@ -42,12 +42,16 @@ struct Window {
     f32 result[2][WINDOW_WARPS * WARP];
 };
 
-// Blocks of the narrow kernel that a multiprocessor's registers hold without a spill.
-template <class F> DEVICE constexpr i32 narrow_blocks() {
-    if constexpr (F::ORDER == Order::SUPER) return F::FAR_PARTS ? 2 : 3;
-    return 3;
-}
-template <class F> constexpr i32 NARROW_BLOCKS = narrow_blocks<F>();
+// Blocks that a multiprocessor's registers hold without a spill, of the narrow kernel and of the wide one. The decoder of
+// Q4_K needs the fewest registers, those of Q5_K and Q6_K the most.
+struct Q4_K;
+struct Q5_K;
+struct Q6_K;
+template <class F> constexpr i32 NARROW_BLOCKS = 2;
+template <> constexpr i32 NARROW_BLOCKS<Q4_K> = MORE_REGISTERS ? 2 : 3;
+template <> constexpr i32 NARROW_BLOCKS<Q6_K> = MORE_REGISTERS ? 1 : 2;
+template <class F> constexpr i32 WIDE_BLOCKS = 2;
+template <> constexpr i32 WIDE_BLOCKS<Q5_K> = MORE_REGISTERS ? 1 : 2;
 
 // The work of one block: 1 << tiles_log tiles of one matrix or, where `two` is 1, of two.
 template <class F, i32 SETS>
@@ -558,7 +562,7 @@ DEVICE void expert_product_float(const u8* w, i64 expert_bytes, const u32* ids, 
         embed_blocks<F>(table, tokens, out, out_stride, cols);                                                           \
     }                                                                                                                    \
     WINDOW_KERNEL(window_##T, F, 1, NARROW_BLOCKS<F>)                                                                    \
-    WINDOW_KERNEL(window_wide_##T, F, 4, 2)                                                                              \
+    WINDOW_KERNEL(window_wide_##T, F, 4, WIDE_BLOCKS<F>)                                                                 \
     FLOAT_KERNELS(T, BlockRow<F>)
 
 #define PLAIN_KERNELS(T, F)                                                                                              \

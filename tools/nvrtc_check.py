@@ -9,6 +9,7 @@ time, bytes, largest register count, largest shared memory of a kernel. An error
 with exit status 1; 2 is a usage error. Python 3.9 alone.
 """
 import argparse
+import concurrent.futures
 import ctypes
 import pathlib
 import re
@@ -72,6 +73,15 @@ def largest(pattern, log):
     return max((int(n) for n in re.findall(pattern, log)), default=0)
 
 
+def compiled(library, name, source, headers, arch):
+    """In a process of its own: the compiler takes one program at a time. (what was compiled, bytes, log)."""
+    nvrtc = Nvrtc(library)
+    start = time.monotonic()
+    size, log = nvrtc.compile(name, source, headers, [f"--gpu-architecture=sm_{arch}", *OPTIONS])
+    took = (time.monotonic() - start) * 1e3
+    return f"nvrtc {nvrtc.version} {name} sm_{arch}: {took:.0f} ms", size, log
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", type=pathlib.Path, required=True)
@@ -86,25 +96,22 @@ def main():
     files = [p for p in sorted(options.kernels.rglob("*")) if p.suffix in (".h", ".cuh")]
     headers = {p.relative_to(options.kernels).as_posix(): p.read_bytes() for p in files}
     headers = {name: text for name, text in headers.items() if not name.startswith("emu/")}
+    # The longest first, so that no processor waits for the last.
+    sources.sort(key=lambda source: -source.stat().st_size)
+    jobs = [(l, s.name, s.read_bytes(), headers, a) for l in options.libraries for s in sources for a in options.arch.split(",")]
     failures = 0
-    for library in options.libraries:
-        nvrtc = Nvrtc(library)
-        for source in sources:
-            for arch in options.arch.split(","):
-                start = time.monotonic()
-                flags = [f"--gpu-architecture=sm_{arch}", *OPTIONS]
-                size, log = nvrtc.compile(source.name, source.read_bytes(), headers, flags)
-                took = (time.monotonic() - start) * 1e3
-                wrong = complaints(log)
-                registers, shared = largest(REGISTERS, log), largest(SHARED, log)
-                print(
-                    f"nvrtc {nvrtc.version} {source.name} sm_{arch}: {took:.0f} ms, {size} bytes, "
-                    f"{log.count(KERNEL)} kernels, {registers} registers, {shared} bytes shared"
-                    + (", FAILED" if wrong or size is None else "")
-                )
-                if wrong or size is None or options.verbose:
-                    print("\n".join(wrong) if wrong and not options.verbose else log)
-                failures += bool(wrong) or size is None
+    with concurrent.futures.ProcessPoolExecutor() as processes:
+        for name, size, log in processes.map(compiled, *zip(*jobs)):
+            wrong = complaints(log)
+            registers, shared = largest(REGISTERS, log), largest(SHARED, log)
+            print(
+                f"{name}, {size} bytes, {log.count(KERNEL)} kernels, {registers} registers, {shared} bytes shared"
+                + (", FAILED" if wrong or size is None else ""),
+                flush=True,
+            )
+            if wrong or size is None or options.verbose:
+                print("\n".join(wrong) if wrong and not options.verbose else log)
+            failures += bool(wrong) or size is None
     print(f"{failures} failed")
     sys.exit(1 if failures else 0)
 

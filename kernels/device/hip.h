@@ -48,6 +48,7 @@ DEVICE HipPlace hip_grid() {
 
 constexpr i32 WARP = 32;
 constexpr i32 LINE_BYTES = 128;
+constexpr bool MORE_REGISTERS = false;
 constexpr i32 SHARED_BYTES_MAX = 64 * 1024;
 
 // ---- lanes

@@ -33,6 +33,13 @@ constexpr i32 SHARED_BYTES_MAX = 99 * 1024;
 constexpr i32 SHARED_BYTES_MAX = 64 * 1024;
 #endif
 
+// Whether the compiler needs more registers for a source than for most architectures.
+#if __CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1200
+constexpr bool MORE_REGISTERS = true;
+#else
+constexpr bool MORE_REGISTERS = false;
+#endif
+
 // Threads that exchange values by shuffles. Kernels hold their shapes to this width.
 constexpr i32 WARP = 32;
 

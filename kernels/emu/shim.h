@@ -165,6 +165,7 @@ inline void mma_f16_first(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 }
 
 constexpr i32 LINE_BYTES = 128;
+constexpr bool MORE_REGISTERS = false;
 inline void prefetch(const void*) {}
 
 // A stream of the host runs its kernels one after another; who was to wait and did not is told.
