@@ -223,7 +223,8 @@ mod tests {
         assert!(all.contains(&"formats/grids.cuh") && all.contains(&"device/types.h"), "{all:?}");
         let one = names(&FORMATS, Some(TensorType::Q4_K));
         let formats: Vec<&str> = one.into_iter().filter(|n| n.starts_with("formats/")).collect();
-        assert_eq!(formats, ["chosen", "k_scales", "part", "q4_k"].map(|n| format!("formats/{n}.cuh")));
+        let needed = ["chosen", "k_scales", "part", "q4_k", "tile"].map(|n| format!("formats/{n}.cuh"));
+        assert_eq!(formats, needed);
         for ty in types() {
             let headers = headers(&FORMATS, Some(ty));
             let (_, text) = headers.iter().find(|(name, _)| *name == CHOSEN).unwrap();
