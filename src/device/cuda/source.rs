@@ -1,7 +1,7 @@
 //! The kernels' text, which is part of the program: units that are compiled, and the headers that they include.
 //!
 //! Invariants: every file of `kernels/` that a unit needs is listed under the name by which it is included; a unit of
-//! formats is compiled once for each format that is used, with a text of [`CHOSEN`] that names this one alone.
+//! formats is compiled once for each format that is used, with a text of `CHOSEN` that names this one alone.
 //! Does not know: compilers, which kernels a unit holds.
 
 use std::borrow::Cow;
@@ -64,8 +64,8 @@ headers! {
     "device/hip.h",
     "device/image.cuh",
     "device/images.cuh",
-    "device/mma_int8.cuh",
     "device/mma_f16.cuh",
+    "device/mma_int8.cuh",
     "device/pages.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",
