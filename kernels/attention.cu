@@ -812,8 +812,8 @@ ATTEND_TILE(attend_tile_2_f32, StoredF32, 2, 2, 1, 1, 2)
 ATTEND_TILE(attend_tile_2_f16, StoredF16, 2, 2, 1, 1, 2)
 ATTEND_TILE(attend_tile_2_q8_0, StoredQ8, 2, 2, 1, 1, 2)
 ATTEND_TILE(attend_tile_8_f32, StoredF32, 1, 2, 4, 2, 4)
-ATTEND_TILE(attend_tile_8_f16, StoredF16, 2, 2, 4, 2, 4)
-ATTEND_TILE(attend_tile_8_q8_0, StoredQ8, 2, 2, 4, 2, 4)
+ATTEND_TILE(attend_tile_8_f16, StoredF16, MORE_REGISTERS ? 1 : 2, 2, 4, 2, 4)
+ATTEND_TILE(attend_tile_8_q8_0, StoredQ8, 1, 2, 4, 2, 4)
 
 // Merges the spans of each row and head from left to right and divides by the sum.
 extern "C" __global__ void __launch_bounds__(MERGE_BLOCK)

@@ -676,10 +676,14 @@ group_pairs(const u32* ids, i32 pairs, i32 experts, u32* order, Words4* tiles) {
 
 // ---- the kernels, by name
 
-// Where half parts have float scales of their own, 128 registers are too few: one block has the multiprocessor.
+// Blocks that a multiprocessor's registers hold without a spill. Where half parts have float scales of their own, 128 a
+// thread are too few.
+struct Q1_0;
+template <class F> constexpr i32 PROMPT_BLOCKS = F::HALVES ? 1 : TILE_BLOCKS;
+template <> constexpr i32 PROMPT_BLOCKS<Q1_0> = MORE_REGISTERS ? 1 : TILE_BLOCKS;
 
 #define PROMPT_KERNELS(T, F)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS, F::HALVES ? 1 : TILE_BLOCKS)                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, PROMPT_BLOCKS<F>)                                              \
     prompt_product_##T(const u8* __restrict__ w, i64 expert_bytes, const Words4* tiles, const u32* order,                \
                        i32 rows_per_input, const i8* __restrict__ codes, const f32* __restrict__ scales, f32* out,       \
                        i32 out_stride, i32 rows, i32 cols, i32 n, const f32* scale, i32 scale_per_expert,                \

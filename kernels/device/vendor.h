@@ -34,7 +34,7 @@ constexpr i32 SHARED_BYTES_MAX = 64 * 1024;
 #endif
 
 // Whether the compiler needs more registers for a source than for most architectures.
-#if __CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1000
+#if __CUDA_ARCH__ < 860 || __CUDA_ARCH__ >= 1000
 constexpr bool MORE_REGISTERS = true;
 #else
 constexpr bool MORE_REGISTERS = false;
