@@ -12,9 +12,6 @@ constexpr i32 SHORT_LANES = 32;
 // Lanes of sums over more than 256 values.
 constexpr i32 LONG_LANES = 256;
 
-// Lanes of a sum over a whole row.
-DEVICE i32 row_lanes(i32 width) { return width > LONG_LANES ? LONG_LANES : SHORT_LANES; }
-
 // sum / count: by a power of two a product gives the same bits.
 DEVICE f32 mean_of(f32 sum, i32 count) {
     if ((count & (count - 1)) == 0) return sum * bits_f32(0x7f000000u - f32_bits((f32) count));

@@ -120,11 +120,11 @@ impl Standing {
 }
 
 /// Widths and counts are those of a model that fits on a card.
-fn int(value: usize) -> Argument {
+pub(super) fn int(value: usize) -> Argument {
     I32(i32::try_from(value).expect("invariant: counts of a batch fit 31 bits"))
 }
 
-fn some(span: Span) -> Argument {
+pub(super) fn some(span: Span) -> Argument {
     Pointer(Some(span))
 }
 
@@ -471,7 +471,6 @@ pub(super) fn product_many(
 }
 
 /// silu(gate x) * (up x).
-#[allow(dead_code, reason = "the fusion pass calls it")]
 pub(super) fn gate_up(
     s: &Stream,
     k: &Window,
@@ -485,7 +484,6 @@ pub(super) fn gate_up(
 }
 
 /// A product with rows of floats, at most `OWN_COLS` wide, whose images are made on the way.
-#[allow(dead_code, reason = "the fusion pass calls it")]
 pub(super) fn own_product(
     s: &Stream,
     k: &Window,
@@ -531,7 +529,6 @@ pub(super) fn expert_product(
 }
 
 /// silu(gate x) * (up x) of every pair, dense. Gate and up have one type and one shape.
-#[allow(dead_code, reason = "the fusion pass calls it")]
 pub(super) fn expert_gate_up(
     s: &Stream,
     k: &Window,
@@ -549,7 +546,6 @@ pub(super) fn expert_gate_up(
 }
 
 /// Every pair's product with a row of floats of its own, at most `OWN_COLS` wide, whose image is made on the way.
-#[allow(dead_code, reason = "the fusion pass calls it")]
 pub(super) fn expert_down(
     s: &Stream,
     k: &Window,

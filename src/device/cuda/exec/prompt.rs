@@ -4,11 +4,11 @@
 //! Invariants: a result has the bits that `formats.cu` gives it, so who multiplies never shows; grids follow the head of
 //! `kernels/prompt.cu`. Does not know: programs' order, where rows lie.
 
-use super::launch::{self, Experts, Image, Input, Matrix, Rows};
+use super::launch::{self, Experts, Image, Input, Matrix, Rows, int, some};
 use super::{CudaExec, GRID_MAX, Met, Run};
 use crate::device::cuda::CudaError;
-use crate::device::cuda::driver::Argument::{I32, I64, Pointer};
-use crate::device::cuda::driver::{Argument, Kernel, Span, Stream};
+use crate::device::cuda::driver::Argument::{I64, Pointer};
+use crate::device::cuda::driver::{Kernel, Span, Stream};
 use crate::device::lower::Mixture;
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::WINDOW_ROWS_MAX;
@@ -118,14 +118,6 @@ impl CudaExec {
 /// `count` things, at most `most` at a time: (first, how many).
 fn pieces(count: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count).step_by(most).map(move |first| (first, most.min(count - first)))
-}
-
-fn int(value: usize) -> Argument {
-    I32(i32::try_from(value).expect("invariant: counts of a batch fit 31 bits"))
-}
-
-fn some(span: Span) -> Argument {
-    Pointer(Some(span))
 }
 
 fn group_pairs(s: &Stream, k: &Kernel, ids: Span, experts: usize, groups: &Groups) -> Queued {
