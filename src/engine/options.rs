@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::error::EngineError;
 use crate::device::StageSettings;
 use crate::model::facts::{Activations, KvFormat, LinkKind, WINDOW_ROWS_MAX};
-use crate::model::footprint::{LOGITS_BUFFERS, StageSizes};
+use crate::model::footprint::StageSizes;
 use crate::split::options::{BATCH_ROWS_MAX, CONTEXT_MAX, LINK_SLOTS_MAX, SEQUENCES_MAX};
 
 /// Whether threads stay on one CPU.
@@ -119,7 +119,7 @@ impl EngineOptions {
 
     /// Bytes of all buffers for logits.
     pub fn logits_bytes(&self) -> u64 {
-        (LOGITS_BUFFERS * self.logits_rows_max * self.vocab * size_of::<f32>()) as u64
+        self.stage_sizes().logits_bytes(self.vocab)
     }
 
     /// What the planner is asked for.

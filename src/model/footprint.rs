@@ -93,6 +93,11 @@ pub struct StageSizes {
 pub const LOGITS_BUFFERS: usize = 2;
 
 impl StageSizes {
+    /// Bytes of all buffers in which logits go to the coordinator.
+    pub fn logits_bytes(&self, vocab: usize) -> u64 {
+        (LOGITS_BUFFERS * self.logits_rows_max * vocab * size_of::<f32>()) as u64
+    }
+
     /// K/V pages of a card: every sequence can fill its context.
     pub fn kv_pages(&self) -> usize {
         self.sequences * self.context.div_ceil(PAGE_POSITIONS)
@@ -368,9 +373,8 @@ impl Footprint {
             CardKind::Cpu => {
                 let slots_in = if embeds { 0 } else { sizes.link_slots + sizes.link_side_slots };
                 let slots_out = if heads { 0 } else { sizes.link_side_slots };
-                let logits = LOGITS_BUFFERS * sizes.logits_rows_max * self.vocab * size_of::<f32>();
                 let slots = (slots_in + slots_out) as u64 * residual_bytes;
-                (self.row_bytes * sizes.batch_rows_max as u64, 0, slots, logits as u64)
+                (self.row_bytes * sizes.batch_rows_max as u64, 0, slots, sizes.logits_bytes(self.vocab))
             }
             // What leaves a GPU, and what is on its way to it, lies in the computer's memory, or in the next GPU's.
             CardKind::Cuda => {
