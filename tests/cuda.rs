@@ -71,6 +71,7 @@ impl Gpu {
                 name: format!("cuda:{i}"),
                 memory_bytes: items.iter().map(|i| i.bytes).sum(),
                 decode_bytes_per_s: 1e10,
+                decode_op_us: 0.0,
                 prompt_macs_per_s: 1e11,
             };
             let device = &usable[i % usable.len()].device;

@@ -130,6 +130,7 @@ fn choice(cards: &[LinkCard; 2], link: LinkChoice) -> CardChoice {
         name: format!("cuda:{index}"),
         memory_bytes: 256 << 20,
         decode_bytes_per_s: 1e10,
+        decode_op_us: 0.0,
         prompt_macs_per_s: 1e11,
     };
     let kind = link.between(&devices[0].device, &devices[1].device).unwrap();

@@ -9,11 +9,12 @@ use anyhow::{Context as _, bail};
 
 use super::args::SplitArgs;
 use super::devices::{card_rates, gpu_rates};
+use super::gpu_probe::CardSpeed;
 use super::gpu_rates::kernel_settings;
 use crate::device::cpu::machine;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cuda::faults::ForcedFault;
-use crate::device::cuda::listing::{self, Listing};
+use crate::device::cuda::listing::{self, DECODE_OP_US, Listing};
 use crate::engine::linking::LinkChoice;
 use crate::engine::open::{CardChoice, CpuThreads, CudaChoice};
 use crate::model::facts::{CardFacts, CardId, CardKind, LinkFacts, LinkKind};
@@ -196,14 +197,24 @@ fn cuda_card(listing: &Listing, number: usize, id: CardId) -> anyhow::Result<Car
     };
     match &card.usable {
         Err(reason) => bail!("--gpus {number} ({}): {reason}", card.device.name),
-        Ok(free_bytes) => Ok(CardFacts {
-            id,
-            kind: CardKind::Cuda,
-            name: format!("cuda:{number}"),
-            memory_bytes: free_bytes.saturating_sub(DRIVER_BYTES.min(card.device.memory_bytes / 16)),
-            decode_bytes_per_s: card.decode_bytes_per_s(),
-            prompt_macs_per_s: card.prompt_macs_per_s(),
-        }),
+        Ok(free_bytes) => {
+            let typical = CardSpeed {
+                decode_bytes_per_s: card.decode_bytes_per_s(),
+                decode_op_us: DECODE_OP_US,
+                prompt_macs_per_s: card.prompt_macs_per_s(),
+            };
+            let CardSpeed { decode_bytes_per_s, decode_op_us, prompt_macs_per_s } =
+                gpu_rates().speed(listing, number).unwrap_or(typical);
+            Ok(CardFacts {
+                id,
+                kind: CardKind::Cuda,
+                name: format!("cuda:{number}"),
+                memory_bytes: free_bytes.saturating_sub(DRIVER_BYTES.min(card.device.memory_bytes / 16)),
+                decode_bytes_per_s,
+                decode_op_us,
+                prompt_macs_per_s,
+            })
+        }
     }
 }
 

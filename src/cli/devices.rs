@@ -25,7 +25,7 @@ use crate::transport::wait::{Cancel, Patience, Wait};
 use crate::transport::{LinkEnds, LinkError, LinkSpec};
 
 /// Of the file of rates; other versions are ignored.
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 
 /// Rates of a file that are believed: bytes, multiply-adds or microseconds.
 const RATE_MIN: f64 = 1e-6;

@@ -9,6 +9,7 @@ use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
 use super::devices::cache_folder;
+use super::gpu_probe::{self, CardSpeed};
 use super::interrupt;
 use crate::device::cuda::driver::Context;
 use crate::device::cuda::kernels::{KernelSettings, Kernels, Machine, Place};
@@ -34,6 +35,10 @@ struct GpuCard {
     copy_bytes_per_s: f64,
     /// From pinned memory.
     upload_bytes_per_s: f64,
+    /// As the planner counts, of models.
+    decode_bytes_per_s: f64,
+    decode_op_us: f64,
+    prompt_macs_per_s: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,7 +55,10 @@ struct GpuLink {
 impl GpuRates {
     /// All numbers that a planner might divide by.
     pub(super) fn numbers(&self) -> impl Iterator<Item = f64> {
-        let cards = self.cards.iter().flat_map(|c| [c.copy_bytes_per_s, c.upload_bytes_per_s]);
+        let rates = |c: &GpuCard| {
+            [c.copy_bytes_per_s, c.upload_bytes_per_s, c.decode_bytes_per_s, c.prompt_macs_per_s]
+        };
+        let cards = self.cards.iter().flat_map(rates);
         cards.chain(self.links.iter().flat_map(|l| [l.latency_us, l.bytes_per_s, l.window_us]))
     }
 
@@ -61,13 +69,23 @@ impl GpuRates {
         (from, to): (usize, usize),
         kind: LinkKind,
     ) -> Option<LinkRate> {
-        let is_the_same = |number: usize| {
-            let measured = self.cards.iter().find(|card| card.number == number);
-            measured.is_some_and(|m| listing.cards.get(number).is_some_and(|c| c.device.name == m.name))
-        };
+        let is_the_same = |number: usize| self.card(listing, number).is_some();
         let link = self.links.iter().find(|l| (l.from, l.to, l.kind) == (from, to, kind))?;
         let rate = LinkRate { latency_us: link.latency_us, bytes_per_s: link.bytes_per_s };
         (is_the_same(from) && is_the_same(to)).then_some(rate)
+    }
+
+    /// What was measured of the card of this number, if it is the same card.
+    fn card(&self, listing: &Listing, number: usize) -> Option<&GpuCard> {
+        let measured = self.cards.iter().find(|card| card.number == number)?;
+        (listing.cards.get(number)?.device.name == measured.name).then_some(measured)
+    }
+
+    /// What the planner counts with, if it was measured of that card.
+    pub(super) fn speed(&self, listing: &Listing, number: usize) -> Option<CardSpeed> {
+        let &GpuCard { decode_bytes_per_s, decode_op_us, prompt_macs_per_s, .. } =
+            self.card(listing, number)?;
+        Some(CardSpeed { decode_bytes_per_s, decode_op_us, prompt_macs_per_s })
     }
 
     /// For people.
@@ -79,6 +97,14 @@ impl GpuRates {
                 card.number,
                 card.copy_bytes_per_s / 1e9,
                 card.upload_bytes_per_s / 1e9
+            )?;
+            writeln!(
+                out,
+                "       measured (cuda:{}): decode {:.0} GB/s and {:.2} us an op, prompt {:.1} T multiply-adds/s",
+                card.number,
+                card.decode_bytes_per_s / 1e9,
+                card.decode_op_us,
+                card.prompt_macs_per_s / 1e12
             )?;
         }
         for link in &self.links {
@@ -97,8 +123,8 @@ impl GpuRates {
     }
 }
 
-/// Nobody watches the few kernels of links being compiled.
-struct Unwatched;
+/// Nobody watches the kernels of a measurement being compiled.
+pub(super) struct Unwatched;
 
 impl LoadProgress for Unwatched {
     fn compiled(&self, _: CardId, _: usize, _: usize) -> Result<(), CardError> {
@@ -131,11 +157,18 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
     let mut rates = GpuRates::default();
     for (number, name, card) in &cards {
         step(format!("cuda:{number}: copies"))?;
+        let (copy_bytes_per_s, upload_bytes_per_s) = (card.copy_bytes_per_s()?, card.upload_bytes_per_s()?);
+        step(format!("cuda:{number}: two small models (the first time, their kernels are compiled)"))?;
+        let CardSpeed { decode_bytes_per_s, decode_op_us, prompt_macs_per_s } =
+            gpu_probe::speed(listing, *number, settings)?;
         rates.cards.push(GpuCard {
             number: *number,
             name: name.clone(),
-            copy_bytes_per_s: card.copy_bytes_per_s()?,
-            upload_bytes_per_s: card.upload_bytes_per_s()?,
+            copy_bytes_per_s,
+            upload_bytes_per_s,
+            decode_bytes_per_s,
+            decode_op_us,
+            prompt_macs_per_s,
         });
     }
     for (from, _, near) in &cards {

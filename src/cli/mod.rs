@@ -10,6 +10,7 @@ mod detokenize;
 mod devices;
 mod flags;
 mod generate;
+mod gpu_probe;
 mod gpu_rates;
 mod input;
 mod inspect;

@@ -126,6 +126,9 @@ pub struct CardFacts {
     pub memory_bytes: u64,
     /// Rate at which a decode row reads weights, bytes a second (measured or documented).
     pub decode_bytes_per_s: f64,
+    /// What an op of a decode row takes beside the bytes that it reads, microseconds: the wait for the op before, and the
+    /// start of a launch. An average over the ops of a layer.
+    pub decode_op_us: f64,
     /// Rate of prompt products, multiply-adds a second (measured or documented).
     pub prompt_macs_per_s: f64,
 }

@@ -153,6 +153,8 @@ pub struct LayerFootprint {
     pub read_bytes_per_row: ByKind,
     /// Multiply-adds of one row, without attention.
     pub macs_per_row: u64,
+    /// Ops of the program.
+    pub ops: usize,
     /// K/V heads with the widths of a key and a value, for each paged state.
     pub paged: Vec<(usize, usize, usize)>,
     /// f32 values of running state.
@@ -293,6 +295,7 @@ impl Footprint {
                     vector_bytes: 0,
                     read_bytes_per_row: ByKind::default(),
                     macs_per_row: 0,
+                    ops: program.layers[l].ops.len(),
                     paged: paged.collect(),
                     fixed_values: fixed.sum(),
                 }

@@ -119,6 +119,7 @@ impl Model {
                 name: format!("cpu:{i}"),
                 memory_bytes: items.iter().map(|i| i.bytes).sum(),
                 decode_bytes_per_s: 1e10,
+                decode_op_us: 0.0,
                 prompt_macs_per_s: 1e11,
             };
             let team = TeamSettings { threads: setup.threads, spin_us: 50, worker_cpus: Vec::new() };

@@ -16,6 +16,9 @@ pub const CAPABILITY_MIN: (i32, i32) = (7, 5);
 /// Share of a memory's rate that reading weights reaches, measured with plain reads of large matrices.
 const READ_SHARE: f64 = 0.6;
 
+/// What an op of a decode row takes beside its bytes, microseconds, where it was not measured: that of an H200.
+pub const DECODE_OP_US: f64 = 1.3;
+
 /// Taken for the memory's rate where the driver does not say.
 const UNKNOWN_BYTES_PER_S: f64 = 300e9;
 
