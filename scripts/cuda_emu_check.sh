@@ -180,6 +180,6 @@ refused() { # TEXT ARGUMENT...
 }
 refused "numbered from 0" plan --gpus 2
 refused "named twice" plan --gpus 0,0
-refused "join CUDA cards" plan --gpus 0,cpu:1 --link peer
+refused "join GPUs" plan --gpus 0,cpu:1 --link peer
 refused "not found" plan --gpus 0 --nvrtc "$folder/none.so"
 echo "$compared outputs of emulated CUDA cards are equal to the last byte, $near chunk outputs are near virtual cards'"

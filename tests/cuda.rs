@@ -15,6 +15,7 @@ use tandem::device::cuda::card::CudaCard;
 use tandem::device::cuda::exec::Queueing;
 use tandem::device::cuda::kernels::KernelSettings;
 use tandem::device::cuda::listing::{self, Listing};
+use tandem::device::cuda::vendor::Vendor;
 use tandem::device::{Card, CardError, StageExec};
 use tandem::gguf::File;
 use tandem::model::arch;
@@ -27,7 +28,7 @@ const MODELS: [&str; 5] = ["rand-llama", "rand-wide", "rand-lowbit", "rand-qwen3
 
 /// The cards, where one can be used.
 fn cards() -> Option<Listing> {
-    let reason = match listing::list(None, None) {
+    let reason = match listing::list(Vendor::Cuda, None, None) {
         Ok(listing) if listing.cards.iter().any(|c| c.usable.is_ok()) => return Some(listing),
         Ok(listing) => listing.cards.iter().find_map(|c| c.usable.clone().err()).unwrap_or_default(),
         Err(error) => error.to_string(),
@@ -57,8 +58,8 @@ impl Gpu {
         edges.extend(&setup.cuts);
         edges.push(program.layers.len());
         let settings = KernelSettings {
-            nvrtc: None,
             cache: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels")),
+            ..KernelSettings::default()
         };
         let usable: Vec<_> = listing.cards.iter().filter(|c| c.usable.is_ok()).collect();
         let (mut cards, mut stages) = (Vec::new(), Vec::new());
@@ -75,7 +76,7 @@ impl Gpu {
                 prompt_macs_per_s: 1e11,
             };
             let device = &usable[i % usable.len()].device;
-            let mut card = CudaCard::open(facts, device, &listing.driver, &settings).unwrap();
+            let mut card = CudaCard::open(facts, device, &settings).unwrap();
             card.set_queueing(queueing);
             let stage = StageProgram { program: program.clone(), layers };
             stages.push(card.lower(&stage, &file, &setup.settings(), &Quiet).unwrap());

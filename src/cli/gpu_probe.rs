@@ -1,4 +1,4 @@
-//! How fast a CUDA card runs models: two with random weights, a narrow and a wide one, each on the card alone.
+//! How fast a GPU runs models: two with random weights, a narrow and a wide one, each on the card alone.
 //!
 //! A decode row takes a time for each op and one for the bytes that it reads. The narrow model has many ops and few
 //! bytes, the wide one few ops and many bytes: two times, two unknowns. A chunk of the wide model gives the rate of
@@ -24,7 +24,7 @@ use crate::model::arch;
 use crate::model::facts::{
     Activations, CardFacts, CardId, CardKind, KvFormat, PageId, StageProgram, StateId,
 };
-use crate::model::footprint::{Footprint, StageSizes};
+use crate::model::footprint::{Footprint, LayerFootprint, StageSizes};
 use crate::model::synth::{Changes, Geometry};
 
 /// What the planner counts with.
@@ -122,6 +122,9 @@ impl Probe {
         (width, layers): (usize, usize),
     ) -> anyhow::Result<Probe> {
         let Listed { device, usable } = &listing.cards[number];
+        let vendor = listing.driver.vendor();
+        let (kind, name) =
+            (vendor.one_of(CardKind::Cuda, CardKind::Hip), format!("{}:{number}", vendor.prefix()));
         let blueprint = Geometry::probe(width, layers).blueprint(&Changes::default())?;
         let mut made = tempfile::Builder::new().prefix("tandem-probe-").suffix(".gguf").tempfile()?;
         synth::write(&blueprint, 1, &mut BufWriter::new(made.as_file_mut()))
@@ -139,11 +142,11 @@ impl Probe {
             link_card_slots: 0,
         };
         let footprint = Footprint::of(&program, Activations::Int8);
-        let items = footprint.stage_items(CardKind::Cuda, 0..layers, &sizes);
+        let items = footprint.stage_items(kind, 0..layers, &sizes);
         let facts = CardFacts {
             id: CardId(number as u32),
-            kind: CardKind::Cuda,
-            name: format!("cuda:{number}"),
+            kind,
+            name: name.clone(),
             memory_bytes: items.iter().map(|item| item.bytes).sum(),
             decode_bytes_per_s: listing.cards[number].decode_bytes_per_s(),
             decode_op_us: 0.0,
@@ -152,9 +155,9 @@ impl Probe {
         if let Ok(free) = usable
             && *free < facts.memory_bytes
         {
-            bail!("cuda:{number}: {free} B are free, and the measurement needs {} B", facts.memory_bytes);
+            bail!("{name}: {free} B are free, and the measurement needs {} B", facts.memory_bytes);
         }
-        let mut card = CudaCard::open(facts, device, &listing.driver, settings)?;
+        let mut card = CudaCard::open(facts, device, settings)?;
         let stage = StageProgram { program, layers: 0..layers };
         let settings = StageSettings {
             activations: Activations::Int8,
@@ -166,14 +169,13 @@ impl Probe {
         };
         let exec = card.stage(&stage, &file, &settings, &Unwatched)?;
         let pages = (0..sizes.kv_pages() as u32).map(PageId).collect();
-        let sum =
-            |of: fn(&crate::model::footprint::LayerFootprint) -> f64| footprint.layers.iter().map(of).sum();
+        let sum = |of: &dyn Fn(&LayerFootprint) -> f64| footprint.layers.iter().map(of).sum();
         Ok(Probe {
             exec,
             tables: PageTables { states: vec![pages] },
-            ops: sum(|layer| layer.ops as f64),
-            read_bytes: sum(|layer| layer.read_bytes_per_row.on(CardKind::Cuda) as f64),
-            macs: sum(|layer| layer.macs_per_row as f64),
+            ops: sum(&|layer| layer.ops as f64),
+            read_bytes: sum(&|layer| layer.read_bytes_per_row.on(kind) as f64),
+            macs: sum(&|layer| layer.macs_per_row as f64),
             _card: card,
         })
     }

@@ -1,4 +1,4 @@
-//! What `devices --measure` finds of CUDA cards and of the links between them, and what the planner takes from it.
+//! What `devices --measure` finds of a maker's GPUs and of the links between them, and what the planner takes from it.
 //!
 //! Invariant: rates belong to the very cards that were measured, by number and name; of other cards none is believed.
 
@@ -8,7 +8,6 @@ use std::io::Write;
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
-use super::devices::cache_folder;
 use super::gpu_probe::{self, CardSpeed};
 use super::interrupt;
 use crate::device::cuda::driver::Context;
@@ -17,10 +16,11 @@ use crate::device::cuda::links::measure::{self, LinkReach, Measured};
 use crate::device::cuda::links::side::LinkKernels;
 use crate::device::cuda::listing::Listing;
 use crate::device::cuda::source::LINKS;
+use crate::device::cuda::vendor::Vendor;
 use crate::device::{CardError, LoadProgress};
 use crate::model::facts::{CardId, LinkKind, LinkRate};
 
-/// All that was measured of CUDA cards.
+/// All that was measured of one maker's cards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct GpuRates {
     cards: Vec<GpuCard>,
@@ -89,11 +89,12 @@ impl GpuRates {
     }
 
     /// For people.
-    pub(super) fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
+    pub(super) fn write(&self, out: &mut dyn Write, vendor: Vendor) -> std::io::Result<()> {
+        let prefix = vendor.prefix();
         for card in &self.cards {
             writeln!(
                 out,
-                "       measured (cuda:{}): copy inside the card {:.0} GB/s read and written, from the host {:.1} GB/s",
+                "       measured ({prefix}:{}): copy inside the card {:.0} GB/s read and written, from the host {:.1} GB/s",
                 card.number,
                 card.copy_bytes_per_s / 1e9,
                 card.upload_bytes_per_s / 1e9
@@ -110,7 +111,7 @@ impl GpuRates {
         for link in &self.links {
             writeln!(
                 out,
-                "       measured (cuda:{} to cuda:{}, {}): hand-off {:.1} us and {:.1} GB/s; 8 rows of 10,240 values {:.1} us",
+                "       measured ({prefix}:{} to {prefix}:{}, {}): hand-off {:.1} us and {:.1} GB/s; 8 rows of 10,240 values {:.1} us",
                 link.from,
                 link.to,
                 link.kind.name(),
@@ -142,7 +143,7 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
     for (number, listed) in listing.cards.iter().enumerate().filter(|(_, card)| card.usable.is_ok()) {
         let card = CardId(number as u32);
         let context = Context::open(&listed.device).map_err(|e| e.on(card))?;
-        let machine = Machine { capability: listed.device.capability, driver: listing.driver.version() };
+        let machine = Machine::of(&listed.device).map_err(|e| e.on(card))?;
         let place = Place { card, context: &context, machine, progress: &Unwatched };
         let kernels = Kernels::load(place, settings, &[&LINKS], &BTreeSet::new())?;
         let kernels = LinkKernels::new(&kernels).map_err(|e| e.on(card))?;
@@ -154,11 +155,11 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
         }
         Ok(writeln!(std::io::stderr(), "measuring {what}")?)
     };
-    let mut rates = GpuRates::default();
+    let (mut rates, prefix) = (GpuRates::default(), listing.driver.vendor().prefix());
     for (number, name, card) in &cards {
-        step(format!("cuda:{number}: copies"))?;
+        step(format!("{prefix}:{number}: copies"))?;
         let (copy_bytes_per_s, upload_bytes_per_s) = (card.copy_bytes_per_s()?, card.upload_bytes_per_s()?);
-        step(format!("cuda:{number}: two small models (the first time, their kernels are compiled)"))?;
+        step(format!("{prefix}:{number}: two small models (the first time, their kernels are compiled)"))?;
         let CardSpeed { decode_bytes_per_s, decode_op_us, prompt_macs_per_s } =
             gpu_probe::speed(listing, *number, settings)?;
         rates.cards.push(GpuCard {
@@ -174,7 +175,7 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
     for (from, _, near) in &cards {
         for (to, _, far) in cards.iter().filter(|(to, _, _)| to != from) {
             for kind in [LinkKind::Peer, LinkKind::Mapped, LinkKind::Staged] {
-                step(format!("cuda:{from} to cuda:{to}: {}", kind.name()))?;
+                step(format!("{prefix}:{from} to {prefix}:{to}: {}", kind.name()))?;
                 match measure::link(near, far, kind)? {
                     Ok(LinkReach { rate, window_us }) => rates.links.push(GpuLink {
                         from: *from,
@@ -185,19 +186,11 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
                         window_us,
                     }),
                     Err(what) => {
-                        tracing::warn!("cuda:{from} to cuda:{to}: no {} link: {what}", kind.name());
+                        tracing::warn!("{prefix}:{from} to {prefix}:{to}: no {} link: {what}", kind.name());
                     }
                 }
             }
         }
     }
     Ok(rates)
-}
-
-/// Where kernels come from for the named compiler.
-pub(super) fn kernel_settings(nvrtc: Option<&std::path::Path>) -> KernelSettings {
-    KernelSettings {
-        nvrtc: nvrtc.map(ToOwned::to_owned),
-        cache: cache_folder().map(|folder| folder.join("kernels")),
-    }
 }

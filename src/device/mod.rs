@@ -8,6 +8,7 @@
 pub mod batch;
 pub mod cpu;
 pub mod cuda;
+pub mod hip;
 pub mod ledger;
 pub mod lower;
 

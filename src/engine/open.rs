@@ -18,7 +18,7 @@ use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::team::TeamSettings;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::card::CudaCard;
-use crate::device::cuda::driver::{Device, Driver};
+use crate::device::cuda::driver::Device;
 use crate::device::cuda::kernels::KernelSettings;
 use crate::device::cuda::links::ring::RingSize;
 use crate::device::ledger::Ledger;
@@ -67,11 +67,9 @@ pub enum CpuThreads {
     PerCard(usize),
 }
 
-/// The CUDA cards among the cards, and where their kernels come from.
+/// The GPUs among the cards, and where their kernels come from.
 #[derive(Clone, Debug)]
 pub struct CudaChoice {
-    /// The driver that they stand behind.
-    pub driver: Driver,
     /// Which card is which device.
     pub devices: Vec<(CardId, Device)>,
     /// Compiler and cache.
@@ -85,13 +83,13 @@ pub struct CardChoice {
     pub cards: Vec<CardFacts>,
     /// Between them.
     pub links: LinkFacts,
-    /// Between CUDA cards.
+    /// Between GPUs.
     pub link: LinkChoice,
     /// Threads of virtual cards.
     pub threads: CpuThreads,
     /// Instructions of virtual cards.
     pub tier: Tier,
-    /// Where there are CUDA cards.
+    /// Where there are GPUs.
     pub cuda: Option<CudaChoice>,
 }
 
@@ -101,12 +99,12 @@ impl CardChoice {
         facts.expect("invariant: a plan names cards that were given to it")
     }
 
-    /// Takes a CUDA card into use.
+    /// Takes a GPU into use.
     fn cuda_card(&self, facts: CardFacts) -> Result<CudaCard, CardError> {
-        let cuda = self.cuda.as_ref().expect("invariant: CUDA cards come with their devices");
+        let cuda = self.cuda.as_ref().expect("invariant: GPUs come with their devices");
         let device = cuda.devices.iter().find(|(card, _)| *card == facts.id);
-        let (_, device) = device.expect("invariant: CUDA cards come with their devices");
-        CudaCard::open(facts, device, &cuda.driver, &cuda.kernels)
+        let (_, device) = device.expect("invariant: GPUs come with their devices");
+        CudaCard::open(facts, device, &cuda.kernels)
     }
 }
 
@@ -203,7 +201,7 @@ pub fn open(
         let mut facts = choice.facts(stage.card).clone();
         facts.memory_bytes = stage.budget_bytes;
         let program = StageProgram { program: model.program.clone(), layers: stage.layers.clone() };
-        if facts.kind == CardKind::Cuda {
+        if facts.kind.is_gpu() {
             let mut card = choice.cuda_card(facts)?;
             let exec = card.stage(&program, &model.file, &settings, progress)?;
             lowered.push(Lowered::Cuda(Box::new(CudaStage { card, exec })));

@@ -100,8 +100,17 @@ pub enum Activations {
 pub enum CardKind {
     /// A virtual card: a share of this computer's memory, with its CPUs.
     Cpu,
-    /// A GPU behind a CUDA driver.
+    /// A GPU behind CUDA's driver.
     Cuda,
+    /// A GPU behind HIP's run-time library.
+    Hip,
+}
+
+impl CardKind {
+    /// Whether it is a GPU: both kinds keep and compute the same.
+    pub fn is_gpu(self) -> bool {
+        self != CardKind::Cpu
+    }
 }
 
 /// How fast a card computes.

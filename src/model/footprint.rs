@@ -109,7 +109,7 @@ impl StageSizes {
 pub struct ByKind {
     /// Virtual cards: matrices in tiles.
     pub cpu: u64,
-    /// CUDA cards: matrices as in the file.
+    /// GPUs: matrices as in the file.
     pub cuda: u64,
 }
 
@@ -123,7 +123,7 @@ impl ByKind {
     pub fn on(self, kind: CardKind) -> u64 {
         match kind {
             CardKind::Cpu => self.cpu,
-            CardKind::Cuda => self.cuda,
+            CardKind::Cuda | CardKind::Hip => self.cuda,
         }
     }
 
@@ -380,7 +380,7 @@ impl Footprint {
                 (self.row_bytes * sizes.batch_rows_max as u64, 0, slots, sizes.logits_bytes(self.vocab))
             }
             // What leaves a GPU, and what is on its way to it, lies in the computer's memory, or in the next GPU's.
-            CardKind::Cuda => {
+            CardKind::Cuda | CardKind::Hip => {
                 let slots_in = if embeds { 0 } else { sizes.link_card_slots };
                 let slots = slots_in as u64 * gpu::slot_bytes(self.residual_width * sizes.batch_rows_max);
                 let rows = self.gpu.rows_bytes(sizes.batch_rows_max, sizes.kv_pages());

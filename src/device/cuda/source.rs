@@ -159,9 +159,6 @@ const CHOSEN_HEAD: &str = "\
 #pragma once
 ";
 
-/// Options beside the architecture: no multiply-add that the source does not name (`docs/numerics.md`, ground rule 1).
-pub const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17", "--device-as-default-execution-space"];
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
