@@ -21,6 +21,7 @@ mod out_file;
 mod plan;
 mod sim;
 mod synth;
+mod timing;
 mod tokenize;
 
 use std::fmt;

@@ -7,15 +7,15 @@
 //!
 //! The sum is the latency of one sequence. The maximum is the wait for the slowest part of the pipeline: the other
 //! sequences follow the first one through it, and so do prompt chunks. For one sequence it is `w` times the prompt
-//! time of a row. Decode reads the chosen weights, half a context of K/V, and on the last stage the head; prompt
-//! rows need no head. Hand-offs run beside the computing.
+//! time of a row. Decode reads the chosen weights, half a context of K/V, and on the last stage the head, and on a GPU
+//! each layer has its launches; prompt rows need no head. Hand-offs run beside the computing.
 //!
 //! Invariants: sums are exact (integers), so equal plans cost the same in any order of evaluation; a time is at
 //! least 0 and at most [`TERM_PS_MAX`] a layer. Does not know: memory, devices.
 
 use std::ops::Range;
 
-use crate::model::facts::{CardFacts, LinkFacts, PAGE_POSITIONS};
+use crate::model::facts::{CardFacts, CardKind, LinkFacts, PAGE_POSITIONS};
 use crate::model::footprint::{Footprint, StageSizes};
 
 use super::error::SplitError;
@@ -188,8 +188,8 @@ impl CardTimes {
         for layer in &footprint.layers {
             let page_share = sizes.context as f64 / 2.0 / PAGE_POSITIONS as f64;
             let kv_bytes = layer.page_bytes(sizes.kv) as f64 * page_share;
-            let decode_s =
-                (layer.read_bytes_per_row.on(card.kind) as f64 + kv_bytes) / card.decode_bytes_per_s;
+            let read_bytes = layer.read_bytes_per_row.on(card.kind) as f64 + kv_bytes;
+            let decode_s = layer_s(card.kind) + read_bytes / card.decode_bytes_per_s;
             let prompt_s = layer.macs_per_row as f64 / card.prompt_macs_per_s;
             push(&mut times.decode_ps, decode_s);
             push(&mut times.prompt_ps, prompt_s);
@@ -199,6 +199,15 @@ impl CardTimes {
         times.head_decode_ps = ps(head_s);
         times.head_busy_ps = ps(weights.of(head_s, 0.0));
         times
+    }
+}
+
+/// What a layer of a decode row takes beside reading: on a GPU its launches, which wait for each other
+/// (`docs/performance.md`).
+fn layer_s(kind: CardKind) -> f64 {
+    match kind {
+        CardKind::Cpu => 0.0,
+        CardKind::Cuda => 25e-6,
     }
 }
 
