@@ -217,6 +217,9 @@ pub(super) struct GenerateArgs {
     /// Print one JSON object in place of text
     #[arg(long)]
     pub(super) json: bool,
+    /// Print where the time of each card went: busy, waiting, copies
+    #[arg(long)]
+    pub(super) timing: bool,
     /// Go on after end-of-generation tokens
     #[arg(long)]
     pub(super) ignore_eos: bool,
@@ -306,6 +309,9 @@ pub(super) struct BenchArgs {
     /// Token ids to read and to decode, separated by blanks, commas or new lines [default: pseudo-random]
     #[arg(long, value_name = "FILE")]
     pub(super) tokens_file: Option<PathBuf>,
+    /// Print where the time of each card went: busy, waiting, copies
+    #[arg(long)]
+    pub(super) timing: bool,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,

@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 
 use super::gpu_rates::Unwatched;
 use super::{interrupt, synth};
-use crate::device::batch::{Batch, BatchId, BatchRow, PageTables};
+use crate::device::batch::{Batch, BatchId, BatchRow, PageTables, RowWants};
 use crate::device::cuda::card::CudaCard;
 use crate::device::cuda::exec::CudaExec;
 use crate::device::cuda::kernels::KernelSettings;
@@ -206,12 +206,12 @@ impl Probe {
                 state: StateId(0),
                 position,
                 token: position % 512,
-                wants_logits: false,
+                wants: RowWants::Nothing,
             };
             let batch = Batch::new(BatchId(u64::from(run)), positions(run).map(row).collect());
             let stamp = self.exec.run(&batch, &self.tables, &[], &mut [])?;
-            let ns =
-                stamp.device_ns.context("the card's stamps do not rise; its rates cannot be measured")?;
+            let ns = stamp.card.and_then(|card| card.ended_ns.checked_sub(card.begun_ns));
+            let ns = ns.context("the card's stamps do not rise; its rates cannot be measured")?;
             times.push(ns as f64 / 1e3);
         }
         let mut times = times.split_off(WARM_UP as usize);

@@ -22,6 +22,7 @@ mod out_file;
 mod plan;
 mod sim;
 mod synth;
+mod timing;
 mod tokenize;
 
 use std::fmt;

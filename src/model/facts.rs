@@ -12,6 +12,9 @@ use super::program::Program;
 /// The most rows of a window; more rows are a chunk (`docs/numerics.md`).
 pub const WINDOW_ROWS_MAX: usize = 8;
 
+/// The most tokens that a row may want as its best ones.
+pub const BEST_MAX: usize = 64;
+
 /// Positions in a K/V page, and in an attention tile (`docs/numerics.md`, Attention).
 pub const PAGE_POSITIONS: usize = 64;
 

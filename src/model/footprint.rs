@@ -11,7 +11,7 @@ use std::fmt;
 use std::ops::Range;
 
 use self::gpu::GpuSizes;
-use super::facts::{Activations, CardKind, KvFormat, PAGE_POSITIONS, StageProgram};
+use super::facts::{Activations, CardKind, KvFormat, PAGE_POSITIONS, StageProgram, WINDOW_ROWS_MAX};
 use super::program::{Op, Product, Program, StateKind, WeightDecl, WeightId, WeightUse};
 use crate::gguf::TensorType;
 use crate::gguf::formats::{ImageKind, format};
@@ -91,6 +91,11 @@ pub struct StageSizes {
 
 /// Buffers for logits: one is written while another is read.
 pub const LOGITS_BUFFERS: usize = 2;
+
+/// Logits that a virtual card keeps because only the best tokens leave it: those of a window's rows.
+pub fn kept_logits(logits_rows_max: usize, vocab: usize) -> usize {
+    logits_rows_max.min(WINDOW_ROWS_MAX) * vocab
+}
 
 impl StageSizes {
     /// Bytes of all buffers in which logits go to the coordinator.
@@ -377,7 +382,9 @@ impl Footprint {
                 let slots_in = if embeds { 0 } else { sizes.link_slots + sizes.link_side_slots };
                 let slots_out = if heads { 0 } else { sizes.link_side_slots };
                 let slots = (slots_in + slots_out) as u64 * residual_bytes;
-                (self.row_bytes * sizes.batch_rows_max as u64, 0, slots, sizes.logits_bytes(self.vocab))
+                let logits = sizes.logits_bytes(self.vocab)
+                    + 4 * kept_logits(sizes.logits_rows_max, self.vocab) as u64;
+                (self.row_bytes * sizes.batch_rows_max as u64, 0, slots, logits)
             }
             // What leaves a GPU, and what is on its way to it, lies in the computer's memory, or in the next GPU's.
             CardKind::Cuda | CardKind::Hip => {

@@ -162,7 +162,7 @@ fn waits<'a>(body: &str, functions: &[(&'a str, &'a str)], seen: &mut Vec<&'a st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::cuda::source::{ATTENTION, FORMATS, LINKS, ROWS};
+    use crate::device::cuda::source::{ATTENTION, BEST, FORMATS, HOST, LINKS, ROWS};
 
     const TEXT: &str = "
 template <class Form> DEVICE void store(f32* x) {
@@ -204,6 +204,8 @@ ONE(by_name, F)
             (&FORMATS, &["embed_f16", "embed_q4_k", "window_q6_k", "window_wide_iq4_xs"][..]),
             (&FORMATS, &["product_float_f32", "expert_product_float_bf16"][..]),
             (&LINKS, &["post_rows", "await_rows"][..]),
+            (&BEST, &["best_of_logits", "best_of_keys"][..]),
+            (&HOST, &["take_block", "give_results"][..]),
         ];
         for (unit, names) in units {
             names.iter().for_each(|name| assert!(waits_by_itself(unit, name), "{name}"));

@@ -14,7 +14,7 @@ use super::compiler::{Compiler, Request, Target};
 use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 as U};
 use super::driver::{Context, Device, Kernel, Module, Parameter, Start};
 use super::early::waits_by_itself;
-use super::source::{self, ATTENTION, ATTENTION_PROMPT, FORMATS, LINKS, PROMPT, ROWS, Unit};
+use super::source::{self, ATTENTION, ATTENTION_PROMPT, BEST, FORMATS, HOST, LINKS, PROMPT, ROWS, Unit};
 use super::vendor::Architecture;
 use crate::device::{CardError, LoadProgress};
 use crate::gguf::TensorType;
@@ -59,6 +59,10 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION, "copy_page", &[P, L, I, I]),
     (&PROMPT, "group_pairs", &[P, I, I, P, P]),
     (&PROMPT, "prompt_product_", &[P, L, P, P, I, P, P, P, I, I, I, I, P, I, P]),
+    (&BEST, "best_of_logits", &[P, I, I, P, I, I]),
+    (&BEST, "best_of_keys", &[P, I, P, I, I]),
+    (&HOST, "take_block", &[P, L, P, P, L]),
+    (&HOST, "give_results", &[P, P, P, I, P, L]),
     (&LINKS, "post_rows", &[P, P, P, L, P, P, L]),
     (&LINKS, "await_rows", &[P, P, P, L, P, P, P, P, L, L]),
     (&ATTENTION_PROMPT, "attend_prompt_64_", PROMPT_PARAMETERS),

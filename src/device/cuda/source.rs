@@ -55,8 +55,14 @@ pub const LINKS: Unit = Unit { name: "links.cu", text: text!("links.cu"), per_fo
 pub const ATTENTION_PROMPT: Unit =
     Unit { name: "attention_prompt.cu", text: text!("attention_prompt.cu"), per_format: false };
 
+/// The best tokens of rows of logits.
+pub const BEST: Unit = Unit { name: "best.cu", text: text!("best.cu"), per_format: false };
+
+/// What comes from the host with a batch, and goes back to it.
+pub const HOST: Unit = Unit { name: "host.cu", text: text!("host.cu"), per_format: false };
+
 /// Everything that is compiled.
-pub const UNITS: [&Unit; 6] = [&FORMATS, &ROWS, &ATTENTION, &PROMPT, &ATTENTION_PROMPT, &LINKS];
+pub const UNITS: [&Unit; 8] = [&FORMATS, &ROWS, &ATTENTION, &PROMPT, &ATTENTION_PROMPT, &LINKS, &BEST, &HOST];
 
 headers! {
     "device/copies.cuh",

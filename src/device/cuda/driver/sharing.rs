@@ -6,6 +6,7 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
 
 use super::api::{Own, flags, status};
 use super::{Context, Device, Event, Span, Stream, host_memory};
@@ -89,11 +90,17 @@ impl MappedMemory {
 
     /// The word `index` words from the start.
     pub fn word(&self, index: usize) -> &AtomicU32 {
+        &self.words(index, 1)[0]
+    }
+
+    /// `count` words, the first of them `first` words from the start.
+    pub fn words(&self, first: usize, count: usize) -> &[AtomicU32] {
         let words = self.span.bytes as usize / 4;
-        assert!(index < words, "word {index} of {words}");
+        let is_inside = first.checked_add(count).is_some_and(|end| end <= words);
+        assert!(is_inside, "{count} words from word {first} on of {words}");
         // SAFETY: the memory is `words` words, aligned to more than a word, and lives as long as `self`; everybody
-        // reads and writes its words whole.
-        unsafe { AtomicU32::from_ptr(self.address.cast::<u32>().as_ptr().add(index)) }
+        // reads and writes its words whole, the host as atomics, which have a word's layout.
+        unsafe { std::slice::from_raw_parts(self.address.cast::<AtomicU32>().as_ptr().add(first), count) }
     }
 }
 
@@ -139,6 +146,34 @@ impl Stream {
 }
 
 impl Event {
+    /// Waits until work before this event has shown a sign in mapped memory, or until the event has passed. `look` is asked
+    /// over and over whether the sign is there; the driver, which takes microseconds to answer, only now and then.
+    pub fn wait_for_sign(&self, mut look: impl FnMut() -> bool) -> Result<(), CudaError> {
+        const LOOKS: usize = 64;
+        const ASKING: Duration = Duration::from_micros(500);
+        // Longer work than a window: a wake-up costs little beside it.
+        const AWAKE: Duration = Duration::from_millis(8);
+        const NAP: Duration = Duration::from_micros(20);
+        let start = Instant::now();
+        let mut asked = start;
+        loop {
+            for _ in 0..LOOKS {
+                if look() {
+                    return self.context.meets(Met::Wait, ("cuEventQuery", "hipEventQuery"));
+                }
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            if now - asked >= ASKING {
+                if self.has_passed()? {
+                    return Ok(());
+                }
+                asked = now;
+            }
+            if now - start < AWAKE { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+        }
+    }
+
     /// Whether it has passed.
     pub fn has_passed(&self) -> Result<bool, CudaError> {
         // SAFETY: the event lives.

@@ -47,6 +47,8 @@ pub(super) struct StageKernels {
     pub(super) prompt_attention: PromptAttention,
     pub(super) copy_page: Kernel,
     pub(super) group_pairs: Kernel,
+    pub(super) best_of_logits: Kernel,
+    pub(super) best_of_keys: Kernel,
     weights: Vec<OfWeight>,
 }
 
@@ -108,6 +110,8 @@ impl StageKernels {
             prompt_attention: PromptAttention::new(all, stage, activations, kv, shared_bytes_max)?,
             copy_page: all.plain("copy_page")?,
             group_pairs: all.plain("group_pairs")?,
+            best_of_logits: all.plain("best_of_logits")?,
+            best_of_keys: all.plain("best_of_keys")?,
             weights: weights.collect::<Result<_, _>>()?,
         })
     }

@@ -9,7 +9,7 @@ use crate::device::cuda::driver::Argument::{F32, I32, I64, Pointer, U32};
 use crate::device::cuda::driver::{Argument, Kernel, Span, Stream};
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::PAGE_POSITIONS;
-use crate::model::footprint::gpu::{ImageBytes, SPAN_POSITIONS, block_values};
+use crate::model::footprint::gpu::{BEST_PIECE, ImageBytes, SPAN_POSITIONS, block_values};
 
 /// Values that a block of 256 threads takes.
 const BLOCK_VALUES: usize = 256;
@@ -149,6 +149,34 @@ pub(super) fn embed(
         256,
         &[some(table), some(tokens), some(out.at), int(out.stride), int(cols), int(n)],
     )
+}
+
+/// Of the first `logits.1` logits of each row.
+pub(super) fn best_of_logits(
+    s: &Stream,
+    k: &Kernel,
+    logits: (Rows, usize),
+    to: Span,
+    count: usize,
+    n: usize,
+) -> Launched {
+    let (Rows { at, stride }, values) = logits;
+    let arguments = [some(at), int(stride), int(values), some(to), int(count), int(n)];
+    s.launch(k, [values.div_ceil(BEST_PIECE), n, 1], 256, &arguments)
+}
+
+/// Of `keys.1` keys a row.
+pub(super) fn best_of_keys(
+    s: &Stream,
+    k: &Kernel,
+    keys: (Span, usize),
+    to: Span,
+    count: usize,
+    n: usize,
+) -> Launched {
+    let (at, values) = keys;
+    let arguments = [some(at), int(values), some(to), int(count), int(n)];
+    s.launch(k, [values.div_ceil(BEST_PIECE), n, 1], 256, &arguments)
 }
 
 pub(super) fn rms_norm(
