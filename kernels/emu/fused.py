@@ -107,6 +107,61 @@ def check_norm_images(card, oracle, check, rng):
     card.free_all()
 
 
+def stored(rows, form):
+    """Floats as a plain type keeps them."""
+    if form == "bf16":
+        return (np.ascontiguousarray(rows).view(np.uint32) >> 16).astype(np.uint16)
+    return rows.astype({"f32": F, "f16": np.float16}[form])
+
+
+def check_norm_route(card, oracle, check, rng):
+    """Norm, router and choice at once, against one op after the other."""
+    cases = [(32, 5, 2, 1, "f32"), (96, 128, 8, 3, "f16"), (256, 9, 1, 2, "bf16"), (288, 130, 4, 2, "f32"),
+             (512, 16, 3, 8, "bf16"), (2048, 128, 8, 2, "f32"), (2080, 24, 4, 1, "f16"), (4384, 8, 2, 1, "f32"),
+             (8192, 3, 3, 1, "bf16"), (64, 300, 10, 2, "f32"), (32, 1024, 40, 1, "f16")]
+    for width, experts, used, n, form in cases:
+        stride, eps = width + 5, 1e-6
+        x, w = strided(rng.standard_normal((n, width)).astype(F) * 3, stride, 0, rng), rng.standard_normal(width).astype(F)
+        router = stored((rng.standard_normal((experts, width)) / np.sqrt(width)).astype(F), form)
+        scale, bias = (rng.standard_normal(count).astype(F) for count in (1, experts))
+        for has_more, bad in ((0, None), (1, None), (1, np.nan)):
+            rows, kinds = x.copy(), ("a32", "a256") if has_more else ()
+            if bad is not None:
+                rows[n - 1, width // 2] = bad
+            rows, weight, matrix = card.upload(rows), card.upload(w), card.upload(router)
+            finish = (card.upload(scale), card.upload(bias)) if has_more else (None, None)
+            normed, logits = card.alloc((n, stride), F), card.alloc((n, experts), F)
+            choice = lambda: (card.alloc((n, used), np.uint32), card.alloc((n, used), F))
+            want, got = choice(), choice()
+            fault = card.upload(np.zeros(1, np.uint32))
+            card.launch(
+                "rms_norm", (1, n, 1), (256, 1, 1), rows, stride, width, normed, stride, width, weight, 0, width, eps, n
+            )
+            card.launch(
+                f"product_float_{form}", (experts, -(-n // 8), 1), (32, 1, 1), matrix, normed, stride, logits, experts,
+                experts, width, n, *finish
+            )
+            card.launch("route", (n, 1, 1), (256, 1, 1), logits, experts, experts, used, *want, n, fault, FAULT)
+            out, own, images = card.alloc((n, stride), F), card.alloc((n, experts + 2), F), Images(card, width, n, kinds)
+            counters, own_fault = card.upload(np.zeros(n, np.uint32)), card.upload(np.zeros(1, np.uint32))
+            card.launch(
+                f"norm_route_{form}", (-(-experts // 8) + 1, n, 1), (256, 1, 1), rows, stride, weight, width, eps,
+                out if has_more else None, stride, *images.arguments(), matrix, *finish, own, experts + 2, experts, used, *got,
+                counters, n, own_fault, FAULT, FAULT, shared=4 * width
+            )
+            what = f"norm_route {form} {experts} x {width} of {n}"
+            check.equal(what + ": logits", own.read()[:, :experts], logits.read())
+            check.equal(what + ": ids", got[0].read(), want[0].read())
+            check.equal(what + ": weights", got[1].read(), want[1].read())
+            check.equal(what + ": counters", counters.read(), np.zeros(n, np.uint32))
+            check.equal(what + ": fault", own_fault.read(), fault.read())
+            if has_more:
+                check.equal(what + ": floats", out.read()[:, :width], normed.read()[:, :width])
+                images.fault = own_fault
+                images.check(what, check, quantised(card, normed, stride, 0, width, n))
+        card.free_all()
+
+
 def check_heads(card, oracle, check, rng):
     """Norm, rope and append of heads at once, against one op after the other."""
     for form in FORMS:

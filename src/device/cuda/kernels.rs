@@ -12,9 +12,8 @@ use super::CudaError;
 use super::cache::{Cache, Hash};
 use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 as U};
 use super::driver::{Context, Kernel, Module, Parameter, Start};
-use super::early::waits_by_itself;
 use super::nvrtc::{Nvrtc, Request, Target};
-use super::source::{self, ATTENTION, ATTENTION_PROMPT, FORMATS, LINKS, OPTIONS, PROMPT, ROWS, Unit};
+use super::source::{self, ATTENTION, ATTENTION_PROMPT, FORMATS, LINKS, OPTIONS, PROMPT, ROUTER, ROWS, Unit};
 use crate::device::{CardError, LoadProgress};
 use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
@@ -41,9 +40,14 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ROWS, "add", &[P, I, P, I, I, I]),
     (&ROWS, "swiglu", &[P, I, P, I, I, I]),
     (&ROWS, "gather", &[P, I, P, I, P, I, I]),
-    (&ROWS, "route", &[P, I, I, I, P, P, I, P, U]),
     (&ROWS, "combine", &[P, P, P, I, I, I, I, I]),
     (&ROWS, "norm_images", &[P, I, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
+    (&ROUTER, "route", &[P, I, I, I, P, P, I, P, U]),
+    (
+        &ROUTER,
+        "norm_route_",
+        &[P, I, P, I, F, P, I, P, P, P, P, P, P, P, P, I, I, I, P, P, P, I, P, U, U],
+    ),
     (
         &ATTENTION,
         "place_heads_",
@@ -215,8 +219,8 @@ impl Kernels {
         let loaded = of_unit.find(|loaded| !unit.per_format || ty.is_none() || loaded.piece.format == ty);
         let kernel = loaded.and_then(|loaded| {
             let can_wait = loaded.target.architecture() >= EARLY_SINCE;
-            let early = self.takes_early && can_wait && waits_by_itself(unit, &name);
-            loaded.module.kernel(&name, signature, if early { Start::Early } else { Start::InOrder })
+            let start = if self.takes_early && can_wait { Start::Early } else { Start::InOrder };
+            loaded.module.kernel(&name, signature, start)
         });
         kernel.ok_or_else(|| CudaError::NoKernel { name, folder: self.cache.shown() })
     }

@@ -1,14 +1,12 @@
 //! GPUs behind a CUDA driver, which is opened at run time: nothing of CUDA is needed to build or to start.
 //!
 //! `driver` and `nvrtc` are the fences of unsafe code; `source` holds the kernels' text, `kernels` compiles and names
-//! them, with `cache` between two runs and `early` saying which need not begin in order; `links` carries rows from card to
-//! card; `card` fills a card's memory, `exec` runs batches on it: a graph a window, one stream.
+//! them, with `cache` between two runs; `links` carries rows from card to card; `card` fills a card's memory, `exec` runs batches on it: a graph a window, one stream.
 //! Does not know: sequences, the split.
 
 pub mod cache;
 pub mod card;
 pub mod driver;
-pub mod early;
 pub mod exec;
 pub mod faults;
 pub mod kernels;

@@ -1,17 +1,20 @@
 //! The steps of a stage as launches: ops that one kernel does at once become one launch; the others stay as they are.
 //!
-//! Patterns: [what a layer leaves +] norm of the residual + images; norm, rope and append of heads; attention + images;
-//! SwiGLU of two products; a product + residual add.
+//! Patterns: [what a layer leaves +] norm of the residual + images; norm, router and choice; norm, rope and append of heads;
+//! attention + images; SwiGLU of two products; a product + residual add.
 //! Invariants: launches do the ops in program order, so bits are the interpreter's; a row or an image is left unmade only
 //! where nothing reads it before it is made again. Does not know: kernels' arguments, memory, batches.
 
 use crate::device::lower::{LayerSteps, Mixture, RowOp, Step, Steps, Target};
 use crate::gguf::formats::ImageKind;
-use crate::model::program::{Program, RopeId, RowId, StateKind, View, WeightId};
+use crate::model::program::{ChoiceId, Program, RopeId, RowId, StateKind, View, WeightId};
 
 /// The widest head of the kernels for heads, and of what widths that attention by tiles takes are multiples.
 const HEAD_WIDTH_MAX: usize = 256;
 const HEAD_WIDTH_STEP: usize = 32;
+
+/// The widest row of the kernel for norm, router and choice, whose blocks keep it in shared memory.
+const ROUTER_WIDTH_MAX: usize = 8192;
 
 /// Which images are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,18 +32,34 @@ impl Images {
     }
 }
 
+/// What a residual row gets.
+#[derive(Clone, Debug)]
+pub(super) enum Added {
+    Row(View),
+    /// The experts' outputs, summed.
+    Experts(Box<Mixture>),
+}
+
 /// A norm of a whole row with what stands around it.
 #[derive(Clone, Debug)]
 pub(super) struct Norm {
     pub(super) x: View,
-    /// A row that is added to `x`, in place, before.
-    pub(super) added: Option<View>,
+    /// What is added to `x`, in place, before.
+    pub(super) added: Option<Added>,
     pub(super) weight: WeightId,
     pub(super) eps: f32,
     pub(super) out: View,
     /// Whether somebody reads `out` as floats.
     pub(super) floats: bool,
     pub(super) images: Images,
+}
+
+/// A norm, its product with a router of a plain type, and the choice; `norm.floats`: whether others read them too.
+#[derive(Clone, Debug)]
+pub(super) struct Router {
+    pub(super) norm: Norm,
+    pub(super) target: Target,
+    pub(super) choice: ChoiceId,
 }
 
 /// Norm, rope and append of the heads of one state.
@@ -75,6 +94,7 @@ pub(super) enum Launch {
     /// One op, row by row.
     Row(RowOp),
     Norm(Norm),
+    Router(Box<Router>),
     Heads(Heads),
     Append {
         k: View,
@@ -131,6 +151,17 @@ pub(super) struct Launches {
     pub(super) tail: Vec<Launch>,
 }
 
+impl Launches {
+    /// The weights of all routers that share a launch with their norm and choice.
+    pub(super) fn routers(&self) -> Vec<WeightId> {
+        let of = |launch: &Launch| match launch {
+            Launch::Router(router) => Some(router.target.product.weight),
+            _ => None,
+        };
+        self.layers.iter().flat_map(|l| &l.launches).filter_map(of).collect()
+    }
+}
+
 /// Fuses what fits together. What a layer leaves for the residual row is added by the first launch of the next one, where
 /// that begins with the norm of this row.
 pub(super) fn fuse(program: &Program, steps: &Steps) -> Launches {
@@ -152,9 +183,10 @@ pub(super) fn fuse(program: &Program, steps: &Steps) -> Launches {
 }
 
 /// What a launch adds to `x`, where it does nothing else.
-fn added_to(launch: &Launch, x: View) -> Option<View> {
+fn added_to(launch: &Launch, x: View) -> Option<Added> {
     match launch {
-        Launch::Row(RowOp::Add { x: to, y }) if same_span(*to, x) && y.is_dense() => Some(*y),
+        Launch::Row(RowOp::Add { x: to, y }) if same_span(*to, x) && y.is_dense() => Some(Added::Row(*y)),
+        Launch::AddExperts { mixture, to } if same_span(*to, x) => Some(Added::Experts(mixture.clone())),
         _ => None,
     }
 }
@@ -214,14 +246,10 @@ impl Launch {
                     t.images_made.push((*kind, *x));
                 }
             },
-            Launch::Norm(n) => {
-                t.reads.push(n.x);
-                if let Some(added) = n.added {
-                    t.reads.push(added);
-                    t.writes.push(n.x);
-                }
-                t.writes.push(n.out);
-                t.images_made.extend(n.images.kinds().map(|kind| (kind, n.out)));
+            Launch::Norm(n) => n.touch(&mut t),
+            Launch::Router(r) => {
+                r.norm.touch(&mut t);
+                t.writes.push(r.target.out);
             }
             Launch::Heads(h) => {
                 t.reads.extend([h.q, h.k, h.v]);
@@ -269,6 +297,20 @@ impl Launch {
     }
 }
 
+impl Norm {
+    fn touch(&self, t: &mut Touched) {
+        t.reads.push(self.x);
+        if let Some(added) = &self.added {
+            t.writes.push(self.x);
+            if let Added::Row(y) = added {
+                t.reads.push(*y);
+            }
+        }
+        t.writes.push(self.out);
+        t.images_made.extend(self.images.kinds().map(|kind| (kind, self.out)));
+    }
+}
+
 impl Images {
     pub(super) fn kinds(self) -> impl Iterator<Item = ImageKind> {
         [(self.a32, ImageKind::A32), (self.a256, ImageKind::A256)]
@@ -292,6 +334,7 @@ impl Fusing<'_> {
         self.leave_sums(&mut launches);
         self.fuse_adds(&mut launches);
         own_images(&mut launches);
+        self.fuse_routers(&mut launches);
         self.leave_floats(&mut launches);
         launches
     }
@@ -499,16 +542,46 @@ impl Fusing<'_> {
         }
     }
 
+    /// A norm, the product of a router of a plain type with it, and the choice.
+    fn fuse_routers(&self, launches: &mut Vec<Launch>) {
+        let router = |launches: &[Launch]| match launches {
+            [
+                Launch::Norm(norm),
+                Launch::Products { x, targets },
+                Launch::Row(RowOp::Route { logits, choice }),
+            ] if norm.added.is_none()
+                && norm.x.width <= ROUTER_WIDTH_MAX
+                && same_span(norm.out, *x)
+                && targets.len() == 1
+                && self.program.weight(targets[0].product.weight).ty.is_float()
+                && same_span(targets[0].out, *logits) =>
+            {
+                let (norm, target) = (norm.clone(), targets[0].clone());
+                Some(Launch::Router(Box::new(Router { norm, target, choice: *choice })))
+            }
+            _ => None,
+        };
+        let mut at = 0;
+        while at + 3 <= launches.len() {
+            if let Some(fused) = router(&launches[at..at + 3]) {
+                launches.splice(at..at + 3, [fused]);
+            }
+            at += 1;
+        }
+    }
+
     fn leave_floats(&self, launches: &mut [Launch]) {
         for at in 0..launches.len() {
             let out = match &launches[at] {
                 Launch::Norm(n) => n.out,
+                Launch::Router(r) => r.norm.out,
                 Launch::Attend(a) => a.out,
                 _ => continue,
             };
             let is_read = is_read_after(self.program.residual, launches, at, out);
             match &mut launches[at] {
                 Launch::Norm(n) => n.floats = is_read,
+                Launch::Router(r) => r.norm.floats = is_read,
                 Launch::Attend(a) => a.floats = is_read,
                 _ => {}
             }
@@ -640,9 +713,14 @@ mod tests {
                 name.split([' ', '{']).next().unwrap().to_lowercase()
             }
             Launch::Norm(n) => {
-                let add = if n.added.is_some() { "add+" } else { "" };
+                let add = match n.added {
+                    Some(Added::Row(_)) => "add+",
+                    Some(Added::Experts(_)) => "sum+add+",
+                    None => "",
+                };
                 format!("{add}norm{}{}", image(n.images), floats(n.floats))
             }
+            Launch::Router(r) => format!("norm{}{}+route", image(r.norm.images), floats(r.norm.floats)),
             Launch::Heads(h) => {
                 let norms = h.q_norm.iter().chain(&h.k_norm).count();
                 format!("heads:{norms}{}", if h.rope.is_some() { "+rope" } else { "" })
@@ -701,15 +779,35 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_layer_is_ten_launches() {
+    fn a_mixture_layer_is_seven_launches() {
         let mut p = program("rand-qwen3moe.gguf");
         let experts = p.weights.iter_mut().filter(|w| w.rows > 1 && w.ty.is_quantised());
         experts.for_each(|w| w.ty = TensorType::Q4_K);
         let (layers, tail) = shown(p, Activations::Int8);
-        let layer = "norm+A256 products:3 heads:2+rope attend+A256 product+add \
-                     norm+A256+f32 products:1 route experts sum+add";
-        assert_eq!(layers, [layer; 4]);
+        let layer = "norm+A256 products:3 heads:2+rope attend+A256 product+add norm+A256+route experts";
+        assert_eq!(layers[0], layer);
+        assert_eq!(layers[1..3], [format!("sum+add+{layer}"), format!("sum+add+{layer}")]);
+        assert_eq!(layers[3], format!("sum+add+{layer} sum+add"), "between layers and tail rows are chosen");
         assert_eq!(tail, "norm+A256 head");
+    }
+
+    #[test]
+    fn experts_with_floats_read_the_norm_that_chose_them() {
+        let (layers, _) = shown(program("rand-qwen3moe.gguf"), Activations::F32);
+        assert!(layers[1].ends_with("products:1 add+norm+f32 products:1 route experts"), "{}", layers[1]);
+        let mut p = program("rand-qwen3moe.gguf");
+        set_type(&mut p, "attn_output", TensorType::Q4_K);
+        set_type(&mut p, "ffn_gate_exps", TensorType::F16);
+        let (layers, _) = shown(p, Activations::Int8);
+        assert!(layers[1].contains("product+add norm+") && layers[1].contains("+f32+route"), "{}", layers[1]);
+    }
+
+    #[test]
+    fn a_quantised_router_reads_the_image_of_a_norm() {
+        let mut p = program("rand-qwen3moe.gguf");
+        set_type(&mut p, "ffn_gate_inp", TensorType::Q8_0);
+        let (layers, _) = shown(p, Activations::Int8);
+        assert!(layers[1].contains("products:1 route experts"), "{}", layers[1]);
     }
 
     #[test]

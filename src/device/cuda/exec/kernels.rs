@@ -2,6 +2,7 @@
 //!
 //! Invariant: a weight has the kernels of its type and use, and no others. Does not know: batches.
 
+use super::fuse::Launches;
 use super::launch::Window;
 use super::prompt;
 use super::prompt_attention::PromptAttention;
@@ -19,6 +20,8 @@ pub(super) struct OfWeight {
     pub(super) embed: Option<Kernel>,
     /// With rows of floats.
     pub(super) product: Option<Kernel>,
+    /// As a router, with the norm before and the choice behind.
+    pub(super) norm_route: Option<Kernel>,
     /// With images of a window's rows.
     pub(super) window: Option<Window>,
     /// With the images of a chunk's rows.
@@ -58,7 +61,10 @@ impl StageKernels {
         activations: Activations,
         kv: KvFormat,
         shared_bytes_max: usize,
+        launches: &Launches,
     ) -> Result<StageKernels, CudaError> {
+        let routers = launches.routers();
+        let routes = |id: usize| routers.contains(&WeightId(id));
         let of_weight = |(id, decl): (usize, &WeightDecl)| -> Result<OfWeight, CudaError> {
             if footprint::item_of(stage, WeightId(id), decl).is_none() {
                 return Ok(OfWeight::default());
@@ -75,7 +81,12 @@ impl StageKernels {
                 }
                 let experts = decl.usage == WeightUse::Experts;
                 let family = if experts { "expert_product_float_" } else { "product_float_" };
-                Ok(OfWeight { product: Some(all.for_type(family, decl.ty)?), ..OfWeight::default() })
+                let norm_route = || all.for_type("norm_route_", decl.ty)?.with_shared(4 * decl.cols);
+                Ok(OfWeight {
+                    product: Some(all.for_type(family, decl.ty)?),
+                    norm_route: if routes(id) { Some(norm_route()?) } else { None },
+                    ..OfWeight::default()
+                })
             };
             let (embeds, multiplies) = match decl.usage {
                 WeightUse::Vector => (false, false),
@@ -137,6 +148,12 @@ impl StageKernels {
             .product
             .as_ref()
             .expect("invariant: an op multiplies with matrices of its stage only")
+    }
+
+    /// Norms a row, multiplies a router with it, and chooses.
+    pub(super) fn norm_route(&self, id: WeightId) -> &Kernel {
+        let kernel = self.weights[id.0].norm_route.as_ref();
+        kernel.expect("invariant: a launch names the routers of its stage only")
     }
 
     /// Multiplies a matrix with the images of a chunk's rows.

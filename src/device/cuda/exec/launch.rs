@@ -269,6 +269,56 @@ pub(super) fn norm_images(s: &Stream, k: &Kernel, norm: &NormImages, n: usize, f
     s.launch(k, [n, 1, 1], 256, &arguments)
 }
 
+/// A norm of whole rows to which nothing is added, their products with a router, and the choice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NormRoute {
+    pub(super) norm: NormImages,
+    pub(super) router: Matrix,
+    pub(super) logits: Rows,
+    pub(super) used: usize,
+    /// Ids and weights of the experts.
+    pub(super) to: (Span, Span),
+    /// One for each row, 0.
+    pub(super) counters: Span,
+}
+
+/// `faults`: of images, and of logits.
+pub(super) fn norm_route(s: &Stream, k: &Kernel, call: &NormRoute, n: usize, faults: [Fault; 2]) -> Launched {
+    /// Warps of a block, each with an expert.
+    const WARPS: usize = 8;
+    let NormRoute { norm, router, logits, used, to, counters } = call;
+    assert!(norm.added.is_none() && norm.width == router.cols, "a router reads a row that is whole");
+    let [codes32, scales32, codes256, scales256] = norm.images.arguments();
+    let arguments = [
+        some(norm.x.at),
+        int(norm.x.stride),
+        some(norm.weight),
+        int(norm.width),
+        F32(norm.eps),
+        Pointer(norm.out.map(|o| o.at)),
+        stride(norm.out),
+        codes32,
+        scales32,
+        codes256,
+        scales256,
+        some(router.at),
+        Pointer(router.scale),
+        Pointer(router.bias),
+        some(logits.at),
+        int(logits.stride),
+        int(router.rows),
+        int(*used),
+        some(to.0),
+        some(to.1),
+        some(*counters),
+        int(n),
+        some(faults[0].word),
+        U32(faults[0].id),
+        U32(faults[1].id),
+    ];
+    s.launch(k, [router.rows.div_ceil(WARPS) + 1, n, 1], 32 * WARPS, &arguments)
+}
+
 /// `angles`: the values, pairs of a piece, and whether halves pair.
 pub(super) fn rope(s: &Stream, k: &Kernel, x: Pieces, angles: (Span, usize, bool), n: usize) -> Launched {
     let (cos_sin, pairs, halves) = angles;
@@ -317,7 +367,7 @@ pub(super) fn route(
         some(fault.word),
         U32(fault.id),
     ];
-    s.launch(k, [n, 1, 1], 128, &arguments)
+    s.launch(k, [n, 1, 1], 256, &arguments)
 }
 
 /// Sums the `used` rows of each row's pairs by their weights; `is_added`: to what is there.

@@ -176,7 +176,9 @@ impl CudaExec {
         let links = LinkKernels::new(kernels).map_err(failed)?;
         let shared_bytes_max = memory.context.shared_bytes_max().map_err(failed)?;
         let (activations, kv) = (settings.activations, settings.kv);
-        let kernels = StageKernels::new(kernels, stage, activations, kv, shared_bytes_max).map_err(failed)?;
+        let launches = Arc::new(fuse::fuse(&program, &steps));
+        let kernels = StageKernels::new(kernels, stage, activations, kv, shared_bytes_max, &launches);
+        let kernels = kernels.map_err(failed)?;
         let stream = Stream::new(memory.context).map_err(failed)?;
         let states: Vec<StateKind> =
             program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();
@@ -208,7 +210,6 @@ impl CudaExec {
         let event = |_| Event::new(memory.context).map_err(failed);
         let layers_done = (0..LAYERS_AHEAD).map(event).collect::<Result<_, _>>()?;
         let residual = buffers.rows[program.residual.0];
-        let launches = Arc::new(fuse::fuse(&program, &steps));
         Ok(CudaExec {
             card,
             program,

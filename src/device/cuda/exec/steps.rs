@@ -3,9 +3,9 @@
 //! Invariant: launches follow each other in program order on one stream, so an op sees what those before it wrote.
 //! Does not know: which ops fit into one launch, how rows came to the card, or where they go.
 
-use super::fuse::{Attend, Heads, Images, Launch, Norm};
+use super::fuse::{Added, Attend, Heads, Images, Launch, Norm, Router};
 use super::launch::{
-    self, Attention, Experts, ImagePlaces, Input, Matrix, NormImages, Pieces, PlaceHeads, Rows,
+    self, Attention, Experts, ImagePlaces, Input, Matrix, NormImages, NormRoute, Pieces, PlaceHeads, Rows,
 };
 use super::prompt_attention::Chunk;
 use super::{CudaExec, Met, Run};
@@ -32,6 +32,7 @@ impl CudaExec {
         match launch {
             Launch::Row(op) => self.row_op(op, run, layer),
             Launch::Norm(norm) => self.norm(norm, run, layer),
+            Launch::Router(router) => self.router(router, run, layer),
             Launch::Heads(heads) => self.heads(heads, run, layer),
             Launch::Append { k, v, state } => {
                 let rows = (self.dense(*k), self.dense(*v));
@@ -214,18 +215,51 @@ impl CudaExec {
         ImagePlaces { a32: place(images.a32, ImageKind::A32), a256: place(images.a256, ImageKind::A256) }
     }
 
-    fn norm(&self, norm: &Norm, run: &Run<'_>, layer: usize) -> Queued {
-        let norm = NormImages {
+    fn norm_images(&self, norm: &Norm) -> NormImages {
+        NormImages {
             x: self.dense(norm.x),
-            added: norm.added.map(|y| self.dense(y)),
+            added: None,
             weight: self.weights.place(norm.weight),
             width: norm.x.len(),
             eps: norm.eps,
             out: norm.floats.then(|| self.dense(norm.out)),
             images: self.images(norm.images),
+        }
+    }
+
+    fn norm(&self, norm: &Norm, run: &Run<'_>, layer: usize) -> Queued {
+        let added = match &norm.added {
+            Some(Added::Row(y)) => Some(self.dense(*y)),
+            Some(Added::Experts(mixture)) => {
+                self.combine(mixture, (norm.x, true), run)?;
+                None
+            }
+            None => None,
         };
+        let norm = NormImages { added, ..self.norm_images(norm) };
         let fault = self.fault(run, Met::Input, layer);
         launch::norm_images(&self.stream, &self.kernels.norm_images, &norm, run.n, fault)
+    }
+
+    /// A window's rows at once, a chunk's op by op.
+    fn router(&self, router: &Router, run: &Run<'_>, layer: usize) -> Queued {
+        let Router { norm, target, choice } = router;
+        let (product, logits) = (&target.product, self.dense(target.out));
+        if !run.is_window() {
+            self.norm(&Norm { floats: true, ..norm.clone() }, run, layer)?;
+            self.multiply(product, Input::Floats(self.dense(norm.out)), logits, run.n)?;
+            return self.row_op(&RowOp::Route { logits: target.out, choice: *choice }, run, layer);
+        }
+        let faults = [Met::Input, Met::Router].map(|met| self.fault(run, met, layer));
+        let call = NormRoute {
+            norm: self.norm_images(norm),
+            router: self.matrix(product),
+            logits,
+            used: self.program.choices[choice.0].used,
+            to: self.buffers.choices[choice.0],
+            counters: run.places.counters,
+        };
+        launch::norm_route(&self.stream, self.kernels.norm_route(product.weight), &call, run.n, faults)
     }
 
     fn heads(&self, heads: &Heads, run: &Run<'_>, layer: usize) -> Queued {
