@@ -45,8 +45,10 @@ struct Images {
         largest = warp_largest(largest);
         if (codes256 != nullptr) {
             const ImageScale scale = image_scale(largest);
-            store_codes(codes256 + at + first, value, scale);
-            if (first == 0) scales256[at / A256_VALUES] = scale.scale;
+            if (is_there) {
+                store_codes(codes256 + at + first, value, scale);
+                if (first == 0) scales256[at / A256_VALUES] = scale.scale;
+            }
         }
         return largest;
     }

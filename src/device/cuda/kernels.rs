@@ -43,11 +43,7 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ROWS, "combine", &[P, P, P, I, I, I, I, I]),
     (&ROWS, "norm_images", &[P, I, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
     (&ROUTER, "route", &[P, I, I, I, P, P, I, P, U]),
-    (
-        &ROUTER,
-        "norm_route_",
-        &[P, I, P, I, F, P, I, P, P, P, P, P, P, P, P, I, I, I, P, P, P, I, P, U, U],
-    ),
+    (&ROUTER, "norm_route_", &[P, I, P, I, F, P, I, P, P, P, P, P, P, P, P, I, I, I, P, P, P, I, P, U, U]),
     (
         &ATTENTION,
         "place_heads_",

@@ -12,6 +12,7 @@ mod fuse;
 mod graphs;
 mod kernels;
 mod launch;
+mod launch_rows;
 mod link;
 mod prompt;
 mod prompt_attention;
@@ -395,7 +396,7 @@ impl CudaExec {
     fn gather_wanted(&mut self, run: &Run<'_>, to: Rows, wanted: usize) -> Result<(), CudaError> {
         if wanted < run.n {
             let (kernel, width) = (&self.kernels.gather, to.stride);
-            launch::gather(&self.stream, kernel, self.residual, to, run.places.wanted, width, wanted)?;
+            launch_rows::gather(&self.stream, kernel, self.residual, to, run.places.wanted, width, wanted)?;
             self.residual = to;
         }
         Ok(())

@@ -4,9 +4,8 @@
 //! Does not know: which ops fit into one launch, how rows came to the card, or where they go.
 
 use super::fuse::{Added, Attend, Heads, Images, Launch, Norm, Router};
-use super::launch::{
-    self, Attention, Experts, ImagePlaces, Input, Matrix, NormImages, NormRoute, Pieces, PlaceHeads, Rows,
-};
+use super::launch::{self, Attention, Experts, ImagePlaces, Input, Matrix, Pieces, PlaceHeads, Rows};
+use super::launch_rows::{self, NormImages, NormRoute};
 use super::prompt_attention::Chunk;
 use super::{CudaExec, Met, Run};
 use crate::device::cuda::CudaError;
@@ -77,26 +76,34 @@ impl CudaExec {
             RowOp::Norm { x, weight, eps, out } => {
                 let per_piece = self.program.weight(*weight).cols != x.width;
                 let weight = (self.weights.place(*weight), per_piece);
-                launch::rms_norm(s, &kernels.rms_norm, self.pieces(*x), self.pieces(*out), weight, *eps, n)
+                launch_rows::rms_norm(
+                    s,
+                    &kernels.rms_norm,
+                    self.pieces(*x),
+                    self.pieces(*out),
+                    weight,
+                    *eps,
+                    n,
+                )
             }
             RowOp::Rope { x, rope } => {
-                launch::rope(s, &kernels.rope, self.pieces(*x), self.angles(*rope, run), n)
+                launch_rows::rope(s, &kernels.rope, self.pieces(*x), self.angles(*rope, run), n)
             }
             RowOp::SwiGlu { gate, up } => {
-                launch::pairwise(s, &kernels.swiglu, self.dense(*gate), self.dense(*up), gate.len(), n)
+                launch_rows::pairwise(s, &kernels.swiglu, self.dense(*gate), self.dense(*up), gate.len(), n)
             }
             RowOp::Add { x, y } => {
-                launch::pairwise(s, &kernels.add, self.dense(*x), self.dense(*y), x.len(), n)
+                launch_rows::pairwise(s, &kernels.add, self.dense(*x), self.dense(*y), x.len(), n)
             }
             RowOp::Route { logits, choice } => {
                 let decl = &self.program.choices[choice.0];
                 let (experts, to) = ((decl.experts, decl.used), self.buffers.choices[choice.0]);
                 let fault = self.fault(run, Met::Router, layer);
-                launch::route(s, &kernels.route, self.dense(*logits), experts, to, n, fault)
+                launch_rows::route(s, &kernels.route, self.dense(*logits), experts, to, n, fault)
             }
             RowOp::Image { x, kind } => {
                 let (image, fault) = (self.buffers.image(*kind), self.fault(run, Met::Input, layer));
-                launch::quantise(s, kernels.quantise(*kind), self.dense(*x), image, x.len(), n, fault)
+                launch_rows::quantise(s, kernels.quantise(*kind), self.dense(*x), image, x.len(), n, fault)
             }
         }
     }
@@ -238,7 +245,7 @@ impl CudaExec {
         };
         let norm = NormImages { added, ..self.norm_images(norm) };
         let fault = self.fault(run, Met::Input, layer);
-        launch::norm_images(&self.stream, &self.kernels.norm_images, &norm, run.n, fault)
+        launch_rows::norm_images(&self.stream, &self.kernels.norm_images, &norm, run.n, fault)
     }
 
     /// A window's rows at once, a chunk's op by op.
@@ -259,7 +266,7 @@ impl CudaExec {
             to: self.buffers.choices[choice.0],
             counters: run.places.counters,
         };
-        launch::norm_route(&self.stream, self.kernels.norm_route(product.weight), &call, run.n, faults)
+        launch_rows::norm_route(&self.stream, self.kernels.norm_route(product.weight), &call, run.n, faults)
     }
 
     fn heads(&self, heads: &Heads, run: &Run<'_>, layer: usize) -> Queued {
@@ -390,7 +397,7 @@ impl CudaExec {
                     self.expert_product(product, &e, x, out, pairs)?;
                 }
                 let up_rows = Rows { at: places.up, stride: f };
-                launch::pairwise(s, &kernels.swiglu, gate_rows, up_rows, f, pairs)?;
+                launch_rows::pairwise(s, &kernels.swiglu, gate_rows, up_rows, f, pairs)?;
             }
         }
         let (e, fault) = (self.experts_with(m, down, true), self.fault(run, Met::Inner, layer));
@@ -400,7 +407,7 @@ impl CudaExec {
             }
             Some(kind) => {
                 let kernel = kernels.quantise(kind);
-                launch::quantise(s, kernel, gate_rows, places.image, f, pairs, fault)?;
+                launch_rows::quantise(s, kernel, gate_rows, places.image, f, pairs, fault)?;
                 self.expert_product(down, &e, Input::Image(places.image), places.out, pairs)
             }
             None => self.expert_product(down, &e, Input::Floats(gate_rows), places.out, pairs),
@@ -412,7 +419,7 @@ impl CudaExec {
         let (_, weights) = self.buffers.choices[m.choice.0];
         let pairs = (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used);
         let out = (self.dense(to), is_added);
-        launch::combine(&self.stream, &self.kernels.combine, pairs, out, to.len(), run.n)
+        launch_rows::combine(&self.stream, &self.kernels.combine, pairs, out, to.len(), run.n)
     }
 
     fn expert_product(&self, product: &Product, e: &Experts, x: Input, out: Span, pairs: usize) -> Queued {
