@@ -1,9 +1,9 @@
-// router.cu: which experts a row asks: norm, router product and choice at once, or the choice alone.
+// router.cu: which experts a row asks: norm with the product of a router, and the choice.
 //
 // shapes   x [n][x_stride] f32; router [experts][width] of a plain type; images as in rows.cu; logits [n][logits_stride];
-//          ids, weights [n][used]; arrived [n], 0 before and after
-// launch   route: grid (n), block 256. norm_route: grid (experts / 8 rounded up + 1, n), block 256, dynamic shared memory for
-//          a row; a warp makes a logit, the last of a row's blocks the images, the block that ends last the choice
+//          ids, weights [n][used]
+// launch   norm_router: grid (experts / 4 rounded up + 1, n), block 256, dynamic shared memory for a row; every block makes
+//          the norm, a warp a logit, the last block of a row what others read of the norm. route: grid (n), block 256
 // order    norm: lanes(256) for more than 256 values, else lanes(32); logits: lanes(32); softmax: lanes(32) for up to 256
 //          experts, else lanes(256); the divisor a chain in rank order. A row's bits depend on that row alone
 // moves    the router once a row, of which a warp has up to 64 values a lane at hand before its row is there
@@ -20,10 +20,12 @@ constexpr i32 EXPERTS_MAX = 1024;
 // Values of a row that a thread keeps, and of the router that a lane has at hand.
 constexpr i32 ROW_AHEAD = 8;
 constexpr i32 ROUTER_AHEAD = 64;
+// Rows of a router that a block multiplies: few, because its shared memory gives each of them the whole norm.
+constexpr i32 ROUTER_ROWS = 4;
 
 // What a choice keeps in shared memory.
 struct Choice {
-    alignas(16) u32 probability[EXPERTS_MAX];  // bits, of which whole strides of 32 are written
+    alignas(16) f32 probability[EXPERTS_MAX];  // whole strides of 32 are written
     f32 chosen[EXPERTS_MAX];
     f32 part[LONG_LANES];
     u32 warps[WARPS];
@@ -59,7 +61,7 @@ template <i32 EACH> DEVICE bool make_probabilities(const f32* logits, i32 expert
     sum = warp_tree_all(sum);
 #pragma unroll
     for (i32 k = 0; k < EACH; k++) {
-        if (k % WARPS == warp) choice.probability[lane + k * SHORT_LANES] = f32_bits(mine[k] / sum);
+        if (k % WARPS == warp) choice.probability[lane + k * SHORT_LANES] = mine[k] / sum;
     }
     return true;
 }
@@ -90,8 +92,59 @@ DEVICE bool make_many_probabilities(const f32* logits, i32 experts, Choice& choi
     __syncthreads();
     sum = long_tree(choice.part);
 #pragma unroll
-    for (i32 k = 0; k < EACH; k++) choice.probability[thread + k * BLOCK] = f32_bits(mine[k] / sum);
+    for (i32 k = 0; k < EACH; k++) choice.probability[thread + k * BLOCK] = mine[k] / sum;
     return true;
+}
+
+// How many of 32 values of one sign are above `than`, or `from` it on.
+DEVICE i32 count_above(const f32 (&value)[SHORT_LANES], f32 than) {
+    u32 signs[4] = {};
+#pragma unroll
+    for (i32 i = 0; i < SHORT_LANES; i++) signs[i % 4] += f32_bits(than - value[i]) >> 31;
+    return (i32) ((signs[0] + signs[1]) + (signs[2] + signs[3]));
+}
+DEVICE i32 count_from(const f32 (&value)[SHORT_LANES], f32 from) {
+    u32 signs[4] = {};
+#pragma unroll
+    for (i32 i = 0; i < SHORT_LANES; i++) signs[i % 4] += f32_bits(value[i] - from) >> 31;
+    return SHORT_LANES - (i32) ((signs[0] + signs[1]) + (signs[2] + signs[3]));
+}
+
+// A thread ranks an expert at a time: by the number of experts before it, those of a higher probability, and of the same
+// with a lower index. The sign of an exact or rounded difference is that of the comparison.
+DEVICE void rank_experts(i32 experts, i32 used, u32* ids, Choice& choice) {
+    const i32 lane = (i32) threadIdx.x % SHORT_LANES;
+#pragma unroll 1
+    for (i32 own = (i32) threadIdx.x / SHORT_LANES; own * SHORT_LANES < experts; own += WARPS) {
+        const f32 p = choice.probability[own * SHORT_LANES + lane];
+        i32 rank = 0;
+#pragma unroll 1
+        for (i32 other = 0; other * SHORT_LANES < experts; other++) {
+            const Words4* four = (const Words4*)(choice.probability + other * SHORT_LANES);
+            f32 value[SHORT_LANES];
+#pragma unroll
+            for (i32 i = 0; i < SHORT_LANES; i += 4) {
+                const Words4 words = four[i / 4];
+#pragma unroll
+                for (i32 j = 0; j < 4; j++) value[i + j] = bits_f32(words.word[j]);
+            }
+            if (other < own) {
+                rank += count_from(value, p);
+            } else if (other > own) {
+                rank += count_above(value, p);
+            } else {
+                u32 before[4] = {};
+#pragma unroll
+                for (i32 i = 0; i < SHORT_LANES; i++)
+                    before[i % 4] += value[i] > p || (value[i] == p && i < lane) ? 1 : 0;
+                rank += (i32) ((before[0] + before[1]) + (before[2] + before[3]));
+            }
+        }
+        if (own * SHORT_LANES + lane < experts && rank < used) {
+            ids[rank] = (u32) (own * SHORT_LANES + lane);
+            choice.chosen[rank] = p;
+        }
+    }
 }
 
 // Softmax over all experts, the best `used` by (probability descending, index ascending), their probabilities divided
@@ -99,7 +152,7 @@ DEVICE bool make_many_probabilities(const f32* logits, i32 experts, Choice& choi
 // weight 0, so that what follows stays inside its buffers.
 DEVICE void choose(const f32* logits, i32 experts, i32 used, u32* ids, f32* weights, u32* fault, u32 fault_id) {
     __shared__ Choice choice;
-    const i32 thread = (i32) threadIdx.x, lane = thread % SHORT_LANES;
+    const i32 thread = (i32) threadIdx.x;
     const bool are_finite = experts <= 128   ? make_probabilities<4>(logits, experts, choice)
                             : experts <= 256 ? make_probabilities<8>(logits, experts, choice)
                                              : make_many_probabilities(logits, experts, choice);
@@ -112,29 +165,7 @@ DEVICE void choose(const f32* logits, i32 experts, i32 used, u32* ids, f32* weig
         return;
     }
     __syncthreads();
-    // A thread ranks an expert at a time: by the number of experts before it, those of a higher probability, and of the same
-    // with a lower index. Probabilities are in the order of their bits.
-#pragma unroll 1
-    for (i32 own = thread / SHORT_LANES; own * SHORT_LANES < experts; own += WARPS) {
-        const i32 p = (i32) choice.probability[own * SHORT_LANES + lane];
-        i32 rank = 0;
-#pragma unroll 1
-        for (i32 other = 0; other * SHORT_LANES < experts; other++) {
-            const Words4* four = (const Words4*)(choice.probability + other * SHORT_LANES);
-            const i32 least = other < own ? p - 1 : p;
-            if (other != own) {
-#pragma unroll
-                for (i32 i = 0; i < SHORT_LANES; i++) rank += (i32) four[i / 4].word[i % 4] > least ? 1 : 0;
-            } else {
-#pragma unroll
-                for (i32 i = 0; i < SHORT_LANES; i++) rank += (i32) four[i / 4].word[i % 4] > (i < lane ? p - 1 : p) ? 1 : 0;
-            }
-        }
-        if (own * SHORT_LANES + lane < experts && rank < used) {
-            ids[rank] = (u32) (own * SHORT_LANES + lane);
-            choice.chosen[rank] = bits_f32((u32) p);
-        }
-    }
+    rank_experts(experts, used, ids, choice);
     __syncthreads();
     f32 divisor = 0.0f;
 #pragma unroll 8
@@ -185,35 +216,18 @@ struct RouterRow {
     }
 };
 
-// See `Images::write`: a block makes the images of a row in shared memory.
-DEVICE void write_images(const f32* near, i32 width, const Images& images, i64 at, u32* fault, u32 fault_id) {
-    const i32 lane = (i32) threadIdx.x % SHORT_LANES;
-#pragma unroll 1
-    for (i32 group = (i32) threadIdx.x / SHORT_LANES * A256_VALUES; group < width; group += WARPS * A256_VALUES) {
-        const Words4* words = (const Words4*)(near + group + lane * LANE_VALUES);
-        f32 mine[LANE_VALUES] = {};
-        if (group + lane * LANE_VALUES < width) {
-            const Words4 both[2] = {words[0], words[1]};
-#pragma unroll
-            for (i32 j = 0; j < LANE_VALUES; j++) mine[j] = bits_f32(both[j / 4].word[j % 4]);
-        }
-        const u32 largest = images.write(mine, at + group, width - group);
-        if (!is_finite(largest) && lane == 0) report_fault(fault, fault_id);
-    }
-}
-
+// The RMS norm of a row as floats (out null: nobody reads them) and as images; its products with the rows of a router,
+// scaled and biased where that is given.
 template <class F>
-DEVICE void norm_route(const f32* x, const f32* norm, i32 width, f32 eps, f32* out, const Images& images, i64 at,
-                       const u8* router, const f32* scale, const f32* bias, f32* logits, i32 experts, i32 used, u32* ids,
-                       f32* weights, u32* arrived, u32* fault, u32 fault_id, u32 route_fault_id) {
+DEVICE void norm_router(const f32* x, const f32* norm, i32 width, f32 eps, f32* out, const Images& images, i64 at,
+                        const u8* router, const f32* scale, const f32* bias, f32* logits, i32 experts, u32* fault,
+                        u32 fault_id) {
     DYNAMIC_SHARED(f32, near);
     __shared__ f32 part[LONG_LANES];
-    __shared__ u32 before;
-    const i32 thread = (i32) threadIdx.x, lane = thread % SHORT_LANES;
-    const u32 product_blocks = gridDim.x - 1;
-    const bool has_product = blockIdx.x < product_blocks;
-    const i32 expert = (i32) blockIdx.x * WARPS + thread / SHORT_LANES;
-    const bool is_there = has_product && expert < experts;
+    const i32 thread = (i32) threadIdx.x, lane = thread % SHORT_LANES, warp = thread / SHORT_LANES;
+    const bool has_products = blockIdx.x + 1 < gridDim.x;
+    const i32 expert = (i32) blockIdx.x * ROUTER_ROWS + warp;
+    const bool is_there = has_products && warp < ROUTER_ROWS && expert < experts;
     f32 factor[ROW_AHEAD], value[ROW_AHEAD];
 #pragma unroll
     for (i32 k = 0; k < ROW_AHEAD; k++) factor[k] = thread + k * BLOCK < width ? norm[thread + k * BLOCK] : 0.0f;
@@ -230,45 +244,31 @@ DEVICE void norm_route(const f32* x, const f32* norm, i32 width, f32 eps, f32* o
 #pragma unroll 4
     for (i32 i = thread + ROW_AHEAD * BLOCK; i < width; i += BLOCK) near[i] = (x[i] * root) * norm[i];
     __syncthreads();
-    if (!has_product) {
+    if (!has_products) {
         if (out != nullptr)
             for (i32 i = thread; i < width; i += BLOCK) out[i] = near[i];
-        write_images(near, width, images, at, fault, fault_id);
+        images.write_row<WARPS>(near, width, at, fault, fault_id);
         return;
     }
-    if (is_there) {
-        f32 result = row.dot(near, lane);
-        if (scale != nullptr) result = result * *scale;
-        if (bias != nullptr) result = result + bias[expert];
-        if (lane == 0) logits[expert] = result;
-    }
-    __syncthreads();
-    if (thread == 0) {
-        fence_card();  // of the whole block's logits: the barrier came before
-        before = count_around(arrived, product_blocks - 1);
-        fence_card();  // of the other blocks' logits: their counts came before
-    }
-    __syncthreads();
-    if (before != product_blocks - 1) return;
-    choose(logits, experts, used, ids, weights, fault, route_fault_id);
+    if (!is_there) return;
+    f32 result = row.dot(near, lane);
+    if (scale != nullptr) result = result * *scale;
+    if (bias != nullptr) result = result + bias[expert];
+    if (lane == 0) logits[expert] = result;
 }
 
-// The RMS norm of a row as floats (out null: nobody reads them) and as images; its product with the router, scaled and
-// biased where that is given; its choice.
-#define NORM_ROUTE(T, F)                                                                                                   \
+#define NORM_ROUTER(T, F)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(BLOCK, 1)                                                                 \
-    norm_route_##T(const f32* x, i32 x_stride, const f32* norm, i32 width, f32 eps, f32* out, i32 out_stride, i8* codes32, \
-                   f32* scales32, i8* codes256, f32* scales256, const u8* router, const f32* scale, const f32* bias,       \
-                   f32* logits, i32 logits_stride, i32 experts, i32 used, u32* ids, f32* weights, u32* arrived, i32 n,     \
-                   u32* fault, u32 fault_id, u32 route_fault_id) {                                                         \
+    norm_router_##T(const f32* x, i32 x_stride, const f32* norm, i32 width, f32 eps, f32* out, i32 out_stride,             \
+                    i8* codes32, f32* scales32, i8* codes256, f32* scales256, const u8* router, const f32* scale,          \
+                    const f32* bias, f32* logits, i32 logits_stride, i32 experts, i32 n, u32* fault, u32 fault_id) {       \
         const i64 row = (i64) blockIdx.y;                                                                                  \
         if (row >= n) return;                                                                                              \
-        norm_route<F>(x + row * x_stride, norm, width, eps, out == nullptr ? out : out + row * out_stride,                 \
-                      Images{codes32, scales32, codes256, scales256}, row * width, router, scale, bias,                    \
-                      logits + row * logits_stride, experts, used, ids + row * used, weights + row * used, arrived + row,  \
-                      fault, fault_id, route_fault_id);                                                                    \
+        norm_router<F>(x + row * x_stride, norm, width, eps, out == nullptr ? out : out + row * out_stride,                \
+                       Images{codes32, scales32, codes256, scales256}, row * width, router, scale, bias,                   \
+                       logits + row * logits_stride, experts, fault, fault_id);                                            \
     }
 
-NORM_ROUTE(f32, F32)
-NORM_ROUTE(f16, F16)
-NORM_ROUTE(bf16, BF16)
+NORM_ROUTER(f32, F32)
+NORM_ROUTER(f16, F16)
+NORM_ROUTER(bf16, BF16)

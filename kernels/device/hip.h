@@ -173,7 +173,6 @@ DEVICE void set_once(u32* place, u32 value) {
 
 // ---- other cards and the host
 
-DEVICE void fence_card() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
 DEVICE void fence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
 DEVICE u32 load_acquire_system(const u32* place) {
     return __hip_atomic_load((u32*) place, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);

@@ -208,9 +208,6 @@ DEVICE void set_once(u32* place, u32 value) { atomicCAS(place, 0u, value); }
 // Counts up to `limit`, then begins at 0 again; gives the count before.
 DEVICE u32 count_around(u32* place, u32 limit) { return atomicInc(place, limit); }
 
-// What this thread wrote, and what it saw written, is seen by the whole card before what it writes from here on.
-DEVICE void fence_card() { __threadfence(); }
-
 // What this thread wrote, and what it saw written, is seen by other cards and the host before what it writes from here on.
 DEVICE void fence_system() { __threadfence_system(); }
 

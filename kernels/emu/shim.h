@@ -187,7 +187,6 @@ inline u32 count_around(u32* place, u32 limit) {
     return before;
 }
 
-inline void fence_card() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline u32 load_acquire_system(const u32* place) { return __atomic_load_n(place, __ATOMIC_ACQUIRE); }
 inline void store_release_system(u32* place, u32 value) { __atomic_store_n(place, value, __ATOMIC_RELEASE); }

@@ -168,7 +168,7 @@ impl GpuSizes {
         (TILE_BYTES * (1 + self.tiles_max(self.experts_used * rows_max))) as u64
     }
 
-    /// The block that the host sends with every batch: a line of faults, links and counters, then token, position, state and
+    /// The block that the host sends with every batch: the words of faults and links, then token, position, state and
     /// source of each row, the page tables, the angles.
     pub fn block_bytes(&self, rows_max: usize, kv_pages: usize) -> u64 {
         let words = 4 * kept(4 * rows_max as u64);

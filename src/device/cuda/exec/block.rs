@@ -1,5 +1,5 @@
-//! What the host sends with every batch in one copy: the fault word, the words of a hand-off, counters, tokens, positions,
-//! states, the rows that want logits, the angles, the page tables.
+//! What the host sends with every batch in one copy: the fault word, the words of a hand-off, tokens, positions, states,
+//! the rows that want logits, the angles, the page tables.
 //!
 //! States are numbered by their first row in the batch, so tables hold only pages that the batch can read.
 //! Invariants: where the parts lie follows from the batch's shape alone; a block never exceeds `GpuSizes::block_bytes`;
@@ -13,13 +13,9 @@ use crate::device::batch::{Batch, BatchKind, BatchRow, PageTables};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::{Context, PinnedMemory, Span, Stream};
 use crate::device::cuda::links::side::LinkWords;
-use crate::model::facts::{PAGE_POSITIONS, StateId, WINDOW_ROWS_MAX};
+use crate::model::facts::{PAGE_POSITIONS, StateId};
 use crate::model::footprint::gpu::SPAN_POSITIONS;
 use crate::model::footprint::kept;
-
-/// Words in front of the tokens: of faults and links, then a counter for each row of a window. They fill a line.
-const FIRST_WORDS: usize = 8 + WINDOW_ROWS_MAX;
-const _: () = assert!(kept(4 * FIRST_WORDS as u64) == kept(4), "as `GpuSizes::block_bytes` counts them");
 
 /// The slots of a batch's rows in the rings of its links, and the numbers that they carry there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,8 +45,6 @@ pub(super) struct Places {
     arrived: Span,
     /// 0 before rows arrive.
     gate: Span,
-    /// One for each row of a window, 0 before and behind every launch that counts its blocks.
-    pub(super) counters: Span,
     pub(super) tokens: Span,
     pub(super) standing: Standing,
     /// Spans of attention that are launched; those behind a row's position do nothing.
@@ -139,10 +133,9 @@ impl Block {
         let mut writer = Writer { room, used: 0, on_card };
         let HandOff { in_slot, in_sequence, out_slot, out_sequence } = hand_off;
         let words = [0, 0, 0, 0, in_slot, in_sequence, out_slot, out_sequence];
-        let words = words.into_iter().chain([0; WINDOW_ROWS_MAX]);
-        let first = writer.put(FIRST_WORDS, words);
+        let first = writer.put(words.len(), words);
         let (fault, arrived, gate) = (first.part(0, 4), first.part(4, 4), first.part(8, 4));
-        let (hand_off, counters) = (first.part(16, 16), first.from(32));
+        let hand_off = first.from(16);
         let tokens = writer.put(n, rows.iter().map(|r| r.token));
         let positions = writer.put(n, rows.iter().map(|r| r.position));
         let states_at = writer.put(n, states.numbers.iter().copied());
@@ -165,7 +158,7 @@ impl Block {
         self.used_bytes = 4 * writer.used as u64;
         let standing = Standing { positions, states: states_at, pages, pages_per_state };
         let spans = (pages_per_state * PAGE_POSITIONS).div_ceil(SPAN_POSITIONS);
-        Ok(Places { fault, hand_off, arrived, gate, counters, tokens, standing, spans, wanted, angles })
+        Ok(Places { fault, hand_off, arrived, gate, tokens, standing, spans, wanted, angles })
     }
 
     /// Starts sending the block that was filled last.

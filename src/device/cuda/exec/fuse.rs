@@ -1,20 +1,19 @@
 //! The steps of a stage as launches: ops that one kernel does at once become one launch; the others stay as they are.
 //!
-//! Patterns: [what a layer leaves +] norm of the residual + images; norm, router and choice; norm, rope and append of heads;
+//! Patterns: [what a layer leaves +] norm of the residual + images; norm, router product; norm, rope and append of heads;
 //! attention + images; SwiGLU of two products; a product + residual add.
 //! Invariants: launches do the ops in program order, so bits are the interpreter's; a row or an image is left unmade only
 //! where nothing reads it before it is made again. Does not know: kernels' arguments, memory, batches.
 
+use super::launch_rows::SHARED_ROW_MAX;
+use super::touched::{is_read_after, overlap, reads_image_of, same_span};
 use crate::device::lower::{LayerSteps, Mixture, RowOp, Step, Steps, Target};
 use crate::gguf::formats::ImageKind;
-use crate::model::program::{ChoiceId, Program, RopeId, RowId, StateKind, View, WeightId};
+use crate::model::program::{Program, RopeId, StateKind, View, WeightId};
 
 /// The widest head of the kernels for heads, and of what widths that attention by tiles takes are multiples.
 const HEAD_WIDTH_MAX: usize = 256;
 const HEAD_WIDTH_STEP: usize = 32;
-
-/// The widest row of the kernel for norm, router and choice, whose blocks keep it in shared memory.
-const ROUTER_WIDTH_MAX: usize = 8192;
 
 /// Which images are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,12 +53,11 @@ pub(super) struct Norm {
     pub(super) images: Images,
 }
 
-/// A norm, its product with a router of a plain type, and the choice; `norm.floats`: whether others read them too.
+/// A norm and its product with a router of a plain type; `norm.floats`: whether others read them too.
 #[derive(Clone, Debug)]
 pub(super) struct Router {
     pub(super) norm: Norm,
     pub(super) target: Target,
-    pub(super) choice: ChoiceId,
 }
 
 /// Norm, rope and append of the heads of one state.
@@ -152,7 +150,7 @@ pub(super) struct Launches {
 }
 
 impl Launches {
-    /// The weights of all routers that share a launch with their norm and choice.
+    /// The weights of all routers that share a launch with their norm.
     pub(super) fn routers(&self) -> Vec<WeightId> {
         let of = |launch: &Launch| match launch {
             Launch::Router(router) => Some(router.target.product.weight),
@@ -188,126 +186,6 @@ fn added_to(launch: &Launch, x: View) -> Option<Added> {
         Launch::Row(RowOp::Add { x: to, y }) if same_span(*to, x) && y.is_dense() => Some(Added::Row(*y)),
         Launch::AddExperts { mixture, to } if same_span(*to, x) => Some(Added::Experts(mixture.clone())),
         _ => None,
-    }
-}
-
-/// Whether two views are the same neighbouring values.
-fn same_span(a: View, b: View) -> bool {
-    let span = |v: View| (v.row, v.offset, v.len());
-    a.is_dense() && b.is_dense() && span(a) == span(b)
-}
-
-fn overlap(a: View, b: View) -> bool {
-    a.row == b.row && a.offset < b.end() && b.offset < a.end()
-}
-
-fn covers(a: View, b: View) -> bool {
-    a.row == b.row && a.is_dense() && a.offset <= b.offset && b.end() <= a.end()
-}
-
-/// What a launch touches.
-#[derive(Default)]
-struct Touched {
-    reads: Vec<View>,
-    writes: Vec<View>,
-    images_read: Vec<ImageKind>,
-    images_made: Vec<(ImageKind, View)>,
-}
-
-impl Launch {
-    fn touched(&self) -> Touched {
-        let mut t = Touched::default();
-        let input = |t: &mut Touched, x: View, image: Option<ImageKind>| match image {
-            Some(kind) => t.images_read.push(kind),
-            None => t.reads.push(x),
-        };
-        match self {
-            Launch::Row(op) => match op {
-                RowOp::Embed { out, .. } => t.writes.push(*out),
-                RowOp::Norm { x, out, .. } => {
-                    t.reads.push(*x);
-                    t.writes.push(*out);
-                }
-                RowOp::Rope { x, .. } => {
-                    t.reads.push(*x);
-                    t.writes.push(*x);
-                }
-                RowOp::SwiGlu { gate, up } => {
-                    t.reads.extend([*gate, *up]);
-                    t.writes.push(*gate);
-                }
-                RowOp::Add { x, y } => {
-                    t.reads.extend([*x, *y]);
-                    t.writes.push(*x);
-                }
-                RowOp::Route { logits, .. } => t.reads.push(*logits),
-                RowOp::Image { x, kind } => {
-                    t.reads.push(*x);
-                    t.images_made.push((*kind, *x));
-                }
-            },
-            Launch::Norm(n) => n.touch(&mut t),
-            Launch::Router(r) => {
-                r.norm.touch(&mut t);
-                t.writes.push(r.target.out);
-            }
-            Launch::Heads(h) => {
-                t.reads.extend([h.q, h.k, h.v]);
-                t.writes.extend([h.q, h.k]);
-            }
-            Launch::Append { k, v, .. } => t.reads.extend([*k, *v]),
-            Launch::Attend(a) => {
-                t.reads.push(a.q);
-                t.writes.push(a.out);
-                t.images_made.extend(a.images.kinds().map(|kind| (kind, a.out)));
-            }
-            Launch::Products { x, targets } => {
-                for target in targets {
-                    input(&mut t, *x, target.image);
-                    t.writes.push(target.out);
-                }
-            }
-            Launch::ProductAdd { x, target, to, own } => {
-                input(&mut t, *x, target.image.filter(|_| !own));
-                t.images_made.extend(target.image.filter(|_| *own).map(|kind| (kind, *x)));
-                t.reads.push(*to);
-                t.writes.extend([target.out, *to]);
-            }
-            Launch::GateUp { x, gate, up } => {
-                for target in [gate, up] {
-                    input(&mut t, *x, target.image);
-                    t.writes.push(target.out);
-                }
-            }
-            Launch::Experts { mixture, summed } => {
-                for image in &mixture.images[..2] {
-                    input(&mut t, mixture.x, *image);
-                }
-                if *summed {
-                    t.writes.push(mixture.out);
-                }
-            }
-            Launch::AddExperts { to, .. } => {
-                t.reads.push(*to);
-                t.writes.push(*to);
-            }
-            Launch::Head { x, image, .. } => input(&mut t, *x, *image),
-        }
-        t
-    }
-}
-
-impl Norm {
-    fn touch(&self, t: &mut Touched) {
-        t.reads.push(self.x);
-        if let Some(added) = &self.added {
-            t.writes.push(self.x);
-            if let Added::Row(y) = added {
-                t.reads.push(*y);
-            }
-        }
-        t.writes.push(self.out);
-        t.images_made.extend(self.images.kinds().map(|kind| (kind, self.out)));
     }
 }
 
@@ -542,29 +420,29 @@ impl Fusing<'_> {
         }
     }
 
-    /// A norm, the product of a router of a plain type with it, and the choice.
+    /// A norm and the product of a router of a plain type with it.
     fn fuse_routers(&self, launches: &mut Vec<Launch>) {
         let router = |launches: &[Launch]| match launches {
             [
                 Launch::Norm(norm),
                 Launch::Products { x, targets },
-                Launch::Row(RowOp::Route { logits, choice }),
+                Launch::Row(RowOp::Route { logits, .. }),
             ] if norm.added.is_none()
-                && norm.x.width <= ROUTER_WIDTH_MAX
+                && norm.x.width <= SHARED_ROW_MAX
                 && same_span(norm.out, *x)
                 && targets.len() == 1
                 && self.program.weight(targets[0].product.weight).ty.is_float()
                 && same_span(targets[0].out, *logits) =>
             {
                 let (norm, target) = (norm.clone(), targets[0].clone());
-                Some(Launch::Router(Box::new(Router { norm, target, choice: *choice })))
+                Some(Launch::Router(Box::new(Router { norm, target })))
             }
             _ => None,
         };
         let mut at = 0;
         while at + 3 <= launches.len() {
             if let Some(fused) = router(&launches[at..at + 3]) {
-                launches.splice(at..at + 3, [fused]);
+                launches.splice(at..at + 2, [fused]);
             }
             at += 1;
         }
@@ -587,20 +465,6 @@ impl Fusing<'_> {
             }
         }
     }
-}
-
-/// Whether something behind launch `at` of a section reads the floats of `view` before all of them are made again.
-fn is_read_after(residual: RowId, launches: &[Launch], at: usize, view: View) -> bool {
-    for launch in &launches[at + 1..] {
-        let touched = launch.touched();
-        if touched.reads.iter().any(|&read| overlap(read, view)) {
-            return true;
-        }
-        if touched.writes.iter().any(|&written| covers(written, view)) {
-            return false;
-        }
-    }
-    view.row == residual
 }
 
 /// Images are made by the launch that makes their row, where the place of that kind is free until then.
@@ -672,18 +536,6 @@ fn maker(launches: &[Launch], x: View, kind: ImageKind) -> Option<usize> {
     None
 }
 
-/// Whether the images that a launch reads are those of `x`.
-fn reads_image_of(launch: &Launch, x: View) -> bool {
-    match launch {
-        Launch::Products { x: of, .. }
-        | Launch::ProductAdd { x: of, .. }
-        | Launch::GateUp { x: of, .. }
-        | Launch::Head { x: of, .. } => same_span(*of, x),
-        Launch::Experts { mixture, .. } => same_span(mixture.x, x),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -720,7 +572,7 @@ mod tests {
                 };
                 format!("{add}norm{}{}", image(n.images), floats(n.floats))
             }
-            Launch::Router(r) => format!("norm{}{}+route", image(r.norm.images), floats(r.norm.floats)),
+            Launch::Router(r) => format!("norm{}{}+router", image(r.norm.images), floats(r.norm.floats)),
             Launch::Heads(h) => {
                 let norms = h.q_norm.iter().chain(&h.k_norm).count();
                 format!("heads:{norms}{}", if h.rope.is_some() { "+rope" } else { "" })
@@ -779,12 +631,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_layer_is_seven_launches() {
+    fn a_mixture_layer_is_eight_launches() {
         let mut p = program("rand-qwen3moe.gguf");
         let experts = p.weights.iter_mut().filter(|w| w.rows > 1 && w.ty.is_quantised());
         experts.for_each(|w| w.ty = TensorType::Q4_K);
         let (layers, tail) = shown(p, Activations::Int8);
-        let layer = "norm+A256 products:3 heads:2+rope attend+A256 product+add norm+A256+route experts";
+        let layer =
+            "norm+A256 products:3 heads:2+rope attend+A256 product+add norm+A256+router route experts";
         assert_eq!(layers[0], layer);
         assert_eq!(layers[1..3], [format!("sum+add+{layer}"), format!("sum+add+{layer}")]);
         assert_eq!(layers[3], format!("sum+add+{layer} sum+add"), "between layers and tail rows are chosen");
@@ -799,7 +652,11 @@ mod tests {
         set_type(&mut p, "attn_output", TensorType::Q4_K);
         set_type(&mut p, "ffn_gate_exps", TensorType::F16);
         let (layers, _) = shown(p, Activations::Int8);
-        assert!(layers[1].contains("product+add norm+") && layers[1].contains("+f32+route"), "{}", layers[1]);
+        assert!(
+            layers[1].contains("product+add norm+") && layers[1].contains("+f32+router"),
+            "{}",
+            layers[1]
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use super::fuse::Launches;
 use super::launch::Window;
+use super::launch_rows::SHARED_ROW_MAX;
 use super::prompt;
 use super::prompt_attention::PromptAttention;
 use crate::device::cuda::CudaError;
@@ -20,8 +21,8 @@ pub(super) struct OfWeight {
     pub(super) embed: Option<Kernel>,
     /// With rows of floats.
     pub(super) product: Option<Kernel>,
-    /// As a router, with the norm before and the choice behind.
-    pub(super) norm_route: Option<Kernel>,
+    /// As a router, with the norm before.
+    pub(super) norm_router: Option<Kernel>,
     /// With images of a window's rows.
     pub(super) window: Option<Window>,
     /// With the images of a chunk's rows.
@@ -33,6 +34,7 @@ pub(super) struct OfWeight {
 pub(super) struct StageKernels {
     pub(super) rms_norm: Kernel,
     pub(super) norm_images: Kernel,
+    pub(super) sum_norm_images: Kernel,
     quantise: [Kernel; 2],
     pub(super) rope: Kernel,
     pub(super) add: Kernel,
@@ -81,10 +83,10 @@ impl StageKernels {
                 }
                 let experts = decl.usage == WeightUse::Experts;
                 let family = if experts { "expert_product_float_" } else { "product_float_" };
-                let norm_route = || all.for_type("norm_route_", decl.ty)?.with_shared(4 * decl.cols);
+                let norm_router = || all.for_type("norm_router_", decl.ty)?.with_shared(4 * decl.cols);
                 Ok(OfWeight {
                     product: Some(all.for_type(family, decl.ty)?),
-                    norm_route: if routes(id) { Some(norm_route()?) } else { None },
+                    norm_router: if routes(id) { Some(norm_router()?) } else { None },
                     ..OfWeight::default()
                 })
             };
@@ -100,9 +102,11 @@ impl StageKernels {
             })
         };
         let weights = stage.program.weights.iter().enumerate().map(of_weight);
+        let residual = stage.program.rows[stage.program.residual.0].width;
         Ok(StageKernels {
             rms_norm: all.plain("rms_norm")?,
             norm_images: all.plain("norm_images")?,
+            sum_norm_images: all.plain("sum_norm_images")?.with_shared(4 * residual.min(SHARED_ROW_MAX))?,
             quantise: [all.quantise(ImageKind::A32)?, all.quantise(ImageKind::A256)?],
             rope: all.plain("rope")?,
             add: all.plain("add")?,
@@ -150,9 +154,9 @@ impl StageKernels {
             .expect("invariant: an op multiplies with matrices of its stage only")
     }
 
-    /// Norms a row, multiplies a router with it, and chooses.
-    pub(super) fn norm_route(&self, id: WeightId) -> &Kernel {
-        let kernel = self.weights[id.0].norm_route.as_ref();
+    /// Norms a row and multiplies a router with it.
+    pub(super) fn norm_router(&self, id: WeightId) -> &Kernel {
+        let kernel = self.weights[id.0].norm_router.as_ref();
         kernel.expect("invariant: a launch names the routers of its stage only")
     }
 

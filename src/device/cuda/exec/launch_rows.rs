@@ -7,6 +7,9 @@ use super::launch::{Fault, Image, ImagePlaces, Launched, Matrix, Pieces, Rows, f
 use crate::device::cuda::driver::Argument::{F32, Pointer, U32};
 use crate::device::cuda::driver::{Kernel, Span, Stream};
 
+/// The widest row that a block keeps in shared memory.
+pub(super) const SHARED_ROW_MAX: usize = 8192;
+
 /// Values that a block of 256 threads takes.
 const BLOCK_VALUES: usize = 256;
 
@@ -95,24 +98,57 @@ pub(super) fn norm_images(s: &Stream, k: &Kernel, norm: &NormImages, n: usize, f
     s.launch(k, [n, 1, 1], 256, &arguments)
 }
 
-/// A norm of whole rows to which nothing is added, their products with a router, and the choice.
+/// The norm of rows to which the experts' outputs, summed by their weights, are added before.
+pub(super) fn sum_norm_images(
+    s: &Stream,
+    k: &Kernel,
+    (pairs, weights, used): (Span, Span, usize),
+    norm: &NormImages,
+    n: usize,
+    fault: Fault,
+) -> Launched {
+    assert!(norm.added.is_none() && takes_sums(norm), "a sum is the only thing that is added");
+    let [codes32, scales32, codes256, scales256] = norm.images.arguments();
+    let arguments = [
+        some(norm.x.at),
+        int(norm.x.stride),
+        some(pairs),
+        some(weights),
+        int(used),
+        some(norm.weight),
+        int(norm.width),
+        F32(norm.eps),
+        Pointer(norm.out.map(|o| o.at)),
+        stride(norm.out),
+        codes32,
+        scales32,
+        codes256,
+        scales256,
+        int(n),
+        some(fault.word),
+        U32(fault.id),
+    ];
+    s.launch(k, [n, 1, 1], 512, &arguments)
+}
+
+/// Whether rows are as `sum_norm_images` takes them: whole fours that a block keeps.
+pub(super) fn takes_sums(norm: &NormImages) -> bool {
+    let fours = [norm.width, norm.x.stride].iter().all(|count| count.is_multiple_of(4));
+    fours && norm.x.at.begins_at_multiple_of(16) && norm.width <= SHARED_ROW_MAX
+}
+
+/// A norm of whole rows to which nothing is added, and their products with a router.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NormRoute {
+pub(super) struct NormRouter {
     pub(super) norm: NormImages,
     pub(super) router: Matrix,
     pub(super) logits: Rows,
-    pub(super) used: usize,
-    /// Ids and weights of the experts.
-    pub(super) to: (Span, Span),
-    /// One for each row, 0.
-    pub(super) counters: Span,
 }
 
-/// `faults`: of images, and of logits.
-pub(super) fn norm_route(s: &Stream, k: &Kernel, call: &NormRoute, n: usize, faults: [Fault; 2]) -> Launched {
-    /// Warps of a block, each with an expert.
-    const WARPS: usize = 8;
-    let NormRoute { norm, router, logits, used, to, counters } = call;
+pub(super) fn norm_router(s: &Stream, k: &Kernel, call: &NormRouter, n: usize, fault: Fault) -> Launched {
+    /// Rows of a router that a block multiplies.
+    const ROUTER_ROWS: usize = 4;
+    let NormRouter { norm, router, logits } = call;
     assert!(norm.added.is_none() && norm.width == router.cols, "a router reads a row that is whole");
     let [codes32, scales32, codes256, scales256] = norm.images.arguments();
     let arguments = [
@@ -133,16 +169,11 @@ pub(super) fn norm_route(s: &Stream, k: &Kernel, call: &NormRoute, n: usize, fau
         some(logits.at),
         int(logits.stride),
         int(router.rows),
-        int(*used),
-        some(to.0),
-        some(to.1),
-        some(*counters),
         int(n),
-        some(faults[0].word),
-        U32(faults[0].id),
-        U32(faults[1].id),
+        some(fault.word),
+        U32(fault.id),
     ];
-    s.launch(k, [router.rows.div_ceil(WARPS) + 1, n, 1], 32 * WARPS, &arguments)
+    s.launch(k, [router.rows.div_ceil(ROUTER_ROWS) + 1, n, 1], 256, &arguments)
 }
 
 /// `angles`: the values, pairs of a piece, and whether halves pair.

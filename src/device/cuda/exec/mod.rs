@@ -17,6 +17,7 @@ mod link;
 mod prompt;
 mod prompt_attention;
 mod steps;
+mod touched;
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -5,7 +5,7 @@
 
 use super::fuse::{Added, Attend, Heads, Images, Launch, Norm, Router};
 use super::launch::{self, Attention, Experts, ImagePlaces, Input, Matrix, Pieces, PlaceHeads, Rows};
-use super::launch_rows::{self, NormImages, NormRoute};
+use super::launch_rows::{self, NormImages, NormRouter};
 use super::prompt_attention::Chunk;
 use super::{CudaExec, Met, Run};
 use crate::device::cuda::CudaError;
@@ -235,38 +235,31 @@ impl CudaExec {
     }
 
     fn norm(&self, norm: &Norm, run: &Run<'_>, layer: usize) -> Queued {
-        let added = match &norm.added {
-            Some(Added::Row(y)) => Some(self.dense(*y)),
-            Some(Added::Experts(mixture)) => {
-                self.combine(mixture, (norm.x, true), run)?;
-                None
+        let (s, kernels, fault) = (&self.stream, &self.kernels, self.fault(run, Met::Input, layer));
+        let mut rows = self.norm_images(norm);
+        match &norm.added {
+            Some(Added::Row(y)) => rows.added = Some(self.dense(*y)),
+            Some(Added::Experts(m)) if run.is_window() && launch_rows::takes_sums(&rows) => {
+                let kernel = &kernels.sum_norm_images;
+                return launch_rows::sum_norm_images(s, kernel, self.pairs(m), &rows, run.n, fault);
             }
-            None => None,
-        };
-        let norm = NormImages { added, ..self.norm_images(norm) };
-        let fault = self.fault(run, Met::Input, layer);
-        launch_rows::norm_images(&self.stream, &self.kernels.norm_images, &norm, run.n, fault)
+            Some(Added::Experts(m)) => self.combine(m, (norm.x, true), run)?,
+            None => {}
+        }
+        launch_rows::norm_images(s, &kernels.norm_images, &rows, run.n, fault)
     }
 
     /// A window's rows at once, a chunk's op by op.
     fn router(&self, router: &Router, run: &Run<'_>, layer: usize) -> Queued {
-        let Router { norm, target, choice } = router;
+        let Router { norm, target } = router;
         let (product, logits) = (&target.product, self.dense(target.out));
         if !run.is_window() {
             self.norm(&Norm { floats: true, ..norm.clone() }, run, layer)?;
-            self.multiply(product, Input::Floats(self.dense(norm.out)), logits, run.n)?;
-            return self.row_op(&RowOp::Route { logits: target.out, choice: *choice }, run, layer);
+            return self.multiply(product, Input::Floats(self.dense(norm.out)), logits, run.n);
         }
-        let faults = [Met::Input, Met::Router].map(|met| self.fault(run, met, layer));
-        let call = NormRoute {
-            norm: self.norm_images(norm),
-            router: self.matrix(product),
-            logits,
-            used: self.program.choices[choice.0].used,
-            to: self.buffers.choices[choice.0],
-            counters: run.places.counters,
-        };
-        launch_rows::norm_route(&self.stream, self.kernels.norm_route(product.weight), &call, run.n, faults)
+        let call = NormRouter { norm: self.norm_images(norm), router: self.matrix(product), logits };
+        let (kernel, fault) = (self.kernels.norm_router(product.weight), self.fault(run, Met::Input, layer));
+        launch_rows::norm_router(&self.stream, kernel, &call, run.n, fault)
     }
 
     fn heads(&self, heads: &Heads, run: &Run<'_>, layer: usize) -> Queued {
@@ -414,12 +407,16 @@ impl CudaExec {
         }
     }
 
+    /// The outputs of a mixture's experts, their weights, and how many a row has.
+    fn pairs(&self, m: &Mixture) -> (Span, Span, usize) {
+        let (_, weights) = self.buffers.choices[m.choice.0];
+        (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used)
+    }
+
     /// Sums the experts' outputs of each row, or adds the sum.
     fn combine(&self, m: &Mixture, (to, is_added): (View, bool), run: &Run<'_>) -> Queued {
-        let (_, weights) = self.buffers.choices[m.choice.0];
-        let pairs = (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used);
-        let out = (self.dense(to), is_added);
-        launch_rows::combine(&self.stream, &self.kernels.combine, pairs, out, to.len(), run.n)
+        let (kernel, out) = (&self.kernels.combine, (self.dense(to), is_added));
+        launch_rows::combine(&self.stream, kernel, self.pairs(m), out, to.len(), run.n)
     }
 
     fn expert_product(&self, product: &Product, e: &Experts, x: Input, out: Span, pairs: usize) -> Queued {
