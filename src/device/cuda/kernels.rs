@@ -13,8 +13,9 @@ use super::cache::{Cache, Hash};
 use super::compiler::{Compiler, Request, Target};
 use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 as U};
 use super::driver::{Context, Device, Kernel, Module, Parameter, Start};
-use super::early::waits_by_itself;
-use super::source::{self, ATTENTION, ATTENTION_PROMPT, BEST, FORMATS, HOST, LINKS, PROMPT, ROWS, Unit};
+use super::source::{
+    self, ATTENTION, ATTENTION_PROMPT, BEST, FORMATS, HOST, LINKS, PROMPT, ROUTER, ROWS, Unit,
+};
 use super::vendor::Architecture;
 use crate::device::{CardError, LoadProgress};
 use crate::gguf::TensorType;
@@ -42,9 +43,11 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ROWS, "add", &[P, I, P, I, I, I]),
     (&ROWS, "swiglu", &[P, I, P, I, I, I]),
     (&ROWS, "gather", &[P, I, P, I, P, I, I]),
-    (&ROWS, "route", &[P, I, I, I, P, P, I, P, U]),
     (&ROWS, "combine", &[P, P, P, I, I, I, I, I]),
     (&ROWS, "norm_images", &[P, I, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
+    (&ROWS, "sum_norm_images", &[P, I, P, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
+    (&ROUTER, "route", &[P, I, I, I, P, P, I, P, U]),
+    (&ROUTER, "norm_router_", &[P, I, P, I, F, P, I, P, P, P, P, P, P, P, P, I, I, I, P, U]),
     (
         &ATTENTION,
         "place_heads_",
@@ -232,7 +235,7 @@ impl Kernels {
         let mut of_unit = self.modules.iter().filter(|loaded| loaded.piece.unit == unit);
         let loaded = of_unit.find(|loaded| !unit.per_format || ty.is_none() || loaded.piece.format == ty);
         let kernel = loaded.and_then(|loaded| {
-            let early = self.takes_early && loaded.target.can_wait() && waits_by_itself(unit, &name);
+            let early = self.takes_early && loaded.target.can_wait();
             loaded.module.kernel(&name, signature, if early { Start::Early } else { Start::InOrder })
         });
         kernel.ok_or_else(|| CudaError::NoKernel { name, folder: self.cache.shown() })

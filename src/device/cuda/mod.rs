@@ -1,16 +1,15 @@
 //! GPUs behind a driver that is opened at run time: nothing of CUDA or HIP is needed to build or to start.
 //!
 //! The folder has the backend of both vendors and what is NVIDIA's; `device/hip/` has what is AMD's, `vendor` the words
-//! that differ. `driver` and `compiler` are the fences of unsafe code; `source` holds the kernels' text, `kernels` compiles and names
-//! them, with `cache` between two runs and `early` saying which need not begin in order; `links` carries rows from card to
-//! card; `card` fills a card's memory, `exec` runs batches on it: a graph a window, one stream.
+//! that differ. `driver` and `compiler` are the fences of unsafe code; `source` holds the kernels' text, `kernels` compiles
+//! and names them, with `cache` between two runs; `links` carries rows from card to card; `card` fills a card's memory,
+//! `exec` runs batches on it: a graph a window, one stream.
 //! Does not know: sequences, the split.
 
 pub mod cache;
 pub mod card;
 pub mod compiler;
 pub mod driver;
-pub mod early;
 pub mod exec;
 pub mod faults;
 pub mod kernels;

@@ -42,6 +42,9 @@ pub const FORMATS: Unit = Unit { name: "formats.cu", text: text!("formats.cu"), 
 /// Everything that a row passes through between products.
 pub const ROWS: Unit = Unit { name: "rows.cu", text: text!("rows.cu"), per_format: false };
 
+/// The choice of experts.
+pub const ROUTER: Unit = Unit { name: "router.cu", text: text!("router.cu"), per_format: false };
+
 /// Keys, values, attention.
 pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.cu"), per_format: false };
 
@@ -62,7 +65,8 @@ pub const BEST: Unit = Unit { name: "best.cu", text: text!("best.cu"), per_forma
 pub const HOST: Unit = Unit { name: "host.cu", text: text!("host.cu"), per_format: false };
 
 /// Everything that is compiled.
-pub const UNITS: [&Unit; 8] = [&FORMATS, &ROWS, &ATTENTION, &PROMPT, &ATTENTION_PROMPT, &LINKS, &BEST, &HOST];
+pub const UNITS: [&Unit; 9] =
+    [&FORMATS, &ROWS, &ROUTER, &ATTENTION, &PROMPT, &ATTENTION_PROMPT, &LINKS, &BEST, &HOST];
 
 headers! {
     "device/copies.cuh",
@@ -72,6 +76,7 @@ headers! {
     "device/images.cuh",
     "device/mma_f16.cuh",
     "device/mma_int8.cuh",
+    "device/norm.cuh",
     "device/pages.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",

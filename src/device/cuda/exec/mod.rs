@@ -13,10 +13,12 @@ mod graphs;
 mod host;
 mod kernels;
 mod launch;
+mod launch_rows;
 mod link;
 mod prompt;
 mod prompt_attention;
 mod steps;
+mod touched;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -182,8 +184,9 @@ impl CudaExec {
         let links = LinkKernels::new(kernels).map_err(failed)?;
         let shared_bytes_max = memory.context.shared_bytes_max().map_err(failed)?;
         let (activations, kv) = (settings.activations, settings.kv);
-        let stage_kernels =
-            StageKernels::new(kernels, stage, activations, kv, shared_bytes_max).map_err(failed)?;
+        let launches = Arc::new(fuse::fuse(&program, &steps));
+        let stage_kernels = StageKernels::new(kernels, stage, activations, kv, shared_bytes_max, &launches);
+        let stage_kernels = stage_kernels.map_err(failed)?;
         let stream = Stream::new(memory.context).map_err(failed)?;
         let states: Vec<StateKind> =
             program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();
@@ -218,7 +221,6 @@ impl CudaExec {
         let event = |_| Event::new(memory.context).map_err(failed);
         let layers_done = (0..LAYERS_AHEAD).map(event).collect::<Result<_, _>>()?;
         let residual = buffers.rows[program.residual.0];
-        let launches = Arc::new(fuse::fuse(&program, &steps));
         Ok(CudaExec {
             card,
             program,
@@ -441,7 +443,7 @@ impl CudaExec {
     fn gather_wanted(&mut self, run: &Run<'_>, to: Rows, wanted: usize) -> Result<(), CudaError> {
         if wanted < run.n {
             let (kernel, width) = (&self.kernels.gather, to.stride);
-            launch::gather(&self.stream, kernel, self.residual, to, run.places.wanted, width, wanted)?;
+            launch_rows::gather(&self.stream, kernel, self.residual, to, run.places.wanted, width, wanted)?;
             self.residual = to;
         }
         Ok(())
