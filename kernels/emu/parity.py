@@ -17,6 +17,7 @@ import sys
 import numpy as np
 
 import fused
+import handover
 import products
 import prompt_attention
 from bits import FAULT, Check, F, blocks, floats, strided, values
@@ -268,6 +269,8 @@ SECTIONS = [
     fused.check_heads,
     fused.check_tiles,
     prompt_attention.check_prompt_attention,
+    handover.check_best,
+    handover.check_host,
     products.check_tables,
     products.check_groups,
     products.check_products,

@@ -43,8 +43,7 @@ impl Phases<'_> {
     /// A sequence's prompt has been read.
     fn prompt_read(&self) {
         if self.reading.fetch_sub(1, Ordering::AcqRel) == 1 {
-            *self.prompt_stats.lock() = self.opened.engine.stats();
-            self.opened.engine.reset_stats();
+            *self.prompt_stats.lock() = self.opened.engine.take_stats();
         }
     }
 }
@@ -72,7 +71,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let _watched = interrupt::looks();
     let mut runs = Vec::new();
     for rep in 0..=args.reps {
-        opened.engine.reset_stats();
+        opened.engine.take_stats();
         let rates = repetition(args, &tokens, &opened)?;
         if rep > 0 {
             runs.push(rates);

@@ -115,6 +115,15 @@ impl Batch {
         if self.rows.len() <= WINDOW_ROWS_MAX { BatchKind::Window } else { BatchKind::Chunk }
     }
 
+    /// The rows that follow where all of them stand: of the same states, each as far behind as its state has rows here.
+    pub fn behind(&self) -> Batch {
+        let behind = |row: &BatchRow| {
+            let rows = self.rows.iter().filter(|other| other.state == row.state).count();
+            BatchRow { position: row.position + rows as u32, ..*row }
+        };
+        Batch::new(self.id, self.rows.iter().map(behind).collect())
+    }
+
     /// What its rows want that want something, in row order.
     pub fn wants(&self) -> impl Iterator<Item = RowWants> {
         self.rows.iter().map(|row| row.wants).filter(|wants| wants.is_some())

@@ -147,15 +147,12 @@ impl Stream {
 
 impl Event {
     /// Waits until work before this event has shown a sign in mapped memory, or until the event has passed. `look` is asked
-    /// over and over whether the sign is there; the driver, which takes microseconds to answer, only now and then.
+    /// over and over whether the sign is there, by a thread that lets others have its CPU; the driver, which takes
+    /// microseconds to answer, only now and then.
     pub fn wait_for_sign(&self, mut look: impl FnMut() -> bool) -> Result<(), CudaError> {
         const LOOKS: usize = 64;
         const ASKING: Duration = Duration::from_micros(500);
-        // Longer work than a window: a wake-up costs little beside it.
-        const AWAKE: Duration = Duration::from_millis(8);
-        const NAP: Duration = Duration::from_micros(20);
-        let start = Instant::now();
-        let mut asked = start;
+        let mut asked = Instant::now();
         loop {
             for _ in 0..LOOKS {
                 if look() {
@@ -170,7 +167,7 @@ impl Event {
                 }
                 asked = now;
             }
-            if now - start < AWAKE { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+            std::thread::yield_now();
         }
     }
 

@@ -63,6 +63,11 @@ impl<G> Graphs<G> {
         Graphs { kept: Vec::with_capacity(GRAPHS_MAX + 1) }
     }
 
+    /// Whether there is a graph of a shape.
+    pub(super) fn has(&self, shape: &Shape) -> bool {
+        self.kept.iter().any(|(kept, _)| kept == shape)
+    }
+
     /// Takes the graph of a shape out.
     pub(super) fn take(&mut self, shape: &Shape) -> Option<G> {
         let at = self.kept.iter().rposition(|(kept, _)| kept == shape)?;
@@ -118,6 +123,8 @@ mod tests {
         ] {
             assert_eq!(graphs.take(&other), None);
         }
+        assert!(graphs.has(&one));
         assert_eq!(graphs.take(&one), Some(()));
+        assert!(!graphs.has(&one));
     }
 }

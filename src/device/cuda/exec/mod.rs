@@ -142,7 +142,8 @@ struct Started {
     turn: Turn,
     /// What leaves the stage, dense.
     made: Rows,
-    wanted: Wanted,
+    shape: Shape,
+    leaving: Option<CardSlot>,
 }
 
 /// What the steps of one batch share.
@@ -291,7 +292,7 @@ impl CudaExec {
             self.queue_batch(&run)?;
         }
         self.ended.record(&self.stream)?;
-        Ok(Started { at, turn: self.host.began(), made: self.leaving(), wanted })
+        Ok(Started { at, turn: self.host.began(), made: self.leaving(), shape, leaving })
     }
 
     /// Waits until the card has run a batch, and takes what it made.
@@ -307,6 +308,7 @@ impl CudaExec {
         // What the next batch asks for, most likely, while this one runs.
         let rows = batch.rows.len() as u32;
         batch.rows.iter().for_each(|row| self.angles.prepare(row.position + rows));
+        self.record_ahead(started, batch, is_cancelled).map_err(failed)?;
         self.wait_given(started.turn, is_cancelled).map_err(failed)?;
         let Left { fault, stamps } = self.host.left(started.turn);
         let lost = |what: &str| Err(CardError::Rows { card, what: what.to_owned() });
@@ -320,7 +322,10 @@ impl CudaExec {
             }
             _ => {}
         }
-        if self.buffers.head.is_some() && started.wanted.best > 0 {
+        if output.is_empty() {
+            return Ok(stamps);
+        }
+        if started.shape.wanted.best > 0 {
             self.take_wanted(started, batch, output).map_err(failed)?;
         } else if self.has_room(output.len()) {
             output.copy_from_slice(self.made.values_mut(0, output.len()).map_err(failed)?);
@@ -330,9 +335,37 @@ impl CudaExec {
         Ok(stamps)
     }
 
+    /// Records the graph of the next window, most likely, where tables outgrow the shape of this one.
+    fn record_ahead(
+        &mut self,
+        started: &Started,
+        batch: &Batch,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<(), CudaError> {
+        if batch.kind() != BatchKind::Window || self.queueing != Queueing::Graphs {
+            return Ok(());
+        }
+        let next = batch.behind();
+        let states = States::of(&next.rows);
+        let shape = Shape::of(&next, &states, self.buffers.head.is_some(), self.context_pages);
+        let grows = shape.pages_per_state > started.shape.pages_per_state;
+        if !grows || shape.pages_per_state > self.context_pages || self.graphs.has(&shape) {
+            return Ok(());
+        }
+        // Only where the parts of its block lie counts; their words are written again before the graph is launched.
+        let (room, hand_off) = (self.host.block(), HandOff::default());
+        let tables = PageTables::default();
+        let places = self.block.fill(room, &next, (&shape, &states), &tables, hand_off, &mut self.angles);
+        let (n, wanted, leaving) = (next.rows.len(), shape.wanted, started.leaving);
+        let run = Run { n, batch: &next, wanted, places, leaving, is_cancelled };
+        let graph = self.stream.clone().record(|| self.queue_batch(&run))?;
+        self.graphs.keep(shape, graph);
+        Ok(())
+    }
+
     /// What each row wants, where some want their best tokens.
     fn take_wanted(&mut self, started: &Started, batch: &Batch, output: &mut [f32]) -> Result<(), CudaError> {
-        let (vocab, Wanted { rows, best, logits }) = (self.program.facts.vocab, started.wanted);
+        let (vocab, Wanted { rows, best, logits }) = (self.program.facts.vocab, started.shape.wanted);
         let made = if logits { self.made.values_mut(0, rows * vocab)? } else { &mut [] };
         let mut rest = output;
         for (row, wants) in batch.wants().enumerate() {
