@@ -184,6 +184,8 @@ impl CudaExec {
         let page_memory = (page_bytes * settings.kv_pages) as u64;
         let mut pages = memory.arena(ItemKind::KvPages, page_memory)?;
         let whole = pages.cut(page_bytes * settings.kv_pages);
+        // Pages are copied whole, and tiles of keys by 16 bytes: what nobody wrote is read there, and not used.
+        stream.zero(whole).map_err(failed)?;
         let pool = |p: PagePlace| Pool {
             at: whole.from(p.at.min(page_memory as usize) as u64),
             page_bytes,
