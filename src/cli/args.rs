@@ -102,8 +102,8 @@ pub(super) struct SplitArgs {
     /// The run-time compiler of CUDA's kernels, a libnvrtc.so [default: searched for, see `tandem devices`]
     #[arg(long, value_name = "FILE")]
     pub(super) nvrtc: Option<PathBuf>,
-    /// Let CUDA cards fail, to see what follows: out-of-memory, lost-card, kernel, no-nvrtc, old-driver; lost-card:1 for
-    /// card 1 alone
+    /// Let CUDA cards or their links fail, to see what follows: out-of-memory, lost-card, kernel, no-nvrtc, old-driver,
+    /// peer-test, link-stop; lost-card:1 for card 1 alone
     #[arg(long, value_name = "FAULT", hide_short_help = true)]
     pub(super) force_fault: Option<ForcedFault>,
     /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all; units are powers of 1,024, GB the same as GiB)
@@ -277,6 +277,10 @@ pub(super) struct BenchArgs {
     /// Token ids to read and to decode, separated by blanks, commas or new lines [default: pseudo-random]
     #[arg(long, value_name = "FILE")]
     pub(super) tokens_file: Option<PathBuf>,
+    /// In place of rates: take a window behind the prompt, and the prompt's last chunk, apart into kinds of launches on each
+    /// CUDA card
+    #[arg(long)]
+    pub(super) profile: bool,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,

@@ -19,6 +19,7 @@ mod logits;
 mod npy;
 mod out_file;
 mod plan;
+mod profile;
 mod sim;
 mod synth;
 mod tokenize;

@@ -1,5 +1,5 @@
 //! The CUDA driver behind safe types: devices, contexts, memory of cards, pinned memory, streams, events, kernels;
-//! `graph` records what a stream is given and gives it again in one call.
+//! `graph` records what a stream is given and gives it again in one call, `notes` lists it launch by launch.
 //!
 //! The library is opened at run time; [`Driver::open`] looks for it first, since a call without it would panic.
 //! Invariants: each call's status is checked and its error names the call; handles are freed with their context bound;
@@ -10,6 +10,7 @@
 #![allow(unsafe_code, reason = "calls of a foreign library; every handle is made and freed in this file")]
 
 pub mod graph;
+mod notes;
 mod sharing;
 
 use std::ffi::{CStr, CString, c_void};
@@ -23,6 +24,7 @@ use parking_lot::Mutex;
 use self::graph::Recording;
 use super::CudaError;
 use super::faults::{FaultKind, Faults, ForcedFault, Met};
+pub use notes::Note;
 pub use sharing::MappedMemory;
 
 /// The most arguments of a kernel.
@@ -99,6 +101,11 @@ impl Driver {
             checked("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
         }
         Ok(Driver { version, fault })
+    }
+
+    /// What its cards are to do.
+    pub fn fault(&self) -> Option<ForcedFault> {
+        self.fault
     }
 
     /// CUDA version that the driver serves: (12, 8).
@@ -210,6 +217,11 @@ impl Context {
         self.0.faults.instead_of(met).map_or(Ok(()), |status| checked(call, status))
     }
 
+    /// What it was told to do wrong.
+    pub fn faults(&self) -> &Faults {
+        &self.0.faults
+    }
+
     /// Bytes of shared memory that a block can have.
     pub fn shared_bytes_max(&self) -> Result<usize, CudaError> {
         let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
@@ -308,6 +320,8 @@ struct StreamInner {
     raw: sys::CUstream,
     /// What a graph that is being recorded needs when it runs.
     recording: Mutex<Option<Recording>>,
+    /// Launches, where they are noted.
+    notes: Mutex<Option<Vec<Note>>>,
 }
 
 // SAFETY: a stream may be used by any thread, one call at a time or several: the driver locks.
@@ -335,7 +349,8 @@ impl Stream {
         let (mut raw, flags) = (std::ptr::null_mut(), sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
         // SAFETY: the context is bound; the target outlives the call.
         checked("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, flags as u32) })?;
-        Ok(Stream(Arc::new(StreamInner { context: context.clone(), raw, recording: Mutex::new(None) })))
+        let (recording, notes) = (Mutex::new(None), Mutex::new(None));
+        Ok(Stream(Arc::new(StreamInner { context: context.clone(), raw, recording, notes })))
     }
 
     /// Makes the calls of this thread go to this stream's device. Launches and copies need it once a thread.
@@ -431,6 +446,9 @@ impl Stream {
         }
         if let Some(recording) = self.0.recording.lock().as_mut() {
             recording.keep_module(&kernel.module);
+        }
+        if let Some(notes) = self.0.notes.lock().as_mut() {
+            notes.push(Note { kernel: kernel.clone(), grid, block, arguments: arguments.to_vec() });
         }
         let [x, y, z] = grid.map(|g| u32::try_from(g).expect("invariant: grids are counted by batches"));
         let mut early = sys::CUlaunchAttribute {

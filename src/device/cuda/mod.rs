@@ -16,6 +16,7 @@ pub mod links;
 pub mod listing;
 pub mod memory;
 pub mod nvrtc;
+mod shares;
 pub mod source;
 pub mod weights;
 

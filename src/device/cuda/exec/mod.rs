@@ -13,6 +13,7 @@ mod graphs;
 mod kernels;
 mod launch;
 mod link;
+pub mod profile;
 mod prompt;
 mod prompt_attention;
 mod steps;
@@ -37,10 +38,7 @@ use super::memory::{Arena, Memory};
 use super::weights::Weights;
 use crate::device::batch::{Batch, BatchKind, PageTables};
 use crate::device::lower::Steps;
-use crate::device::{
-    BesideExec, CardError, CardSlot, LoadProgress, RowsIn, RunStamp, StageExec, StageSettings,
-};
-use crate::gguf;
+use crate::device::{BesideExec, CardError, CardSlot, RowsIn, RunStamp, StageExec, StageSettings};
 use crate::model::facts::{CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram, WINDOW_ROWS_MAX};
 use crate::model::footprint::ItemKind;
 use crate::model::footprint::gpu::GpuSizes;
@@ -158,26 +156,23 @@ impl Run<'_> {
 }
 
 impl CudaExec {
-    /// Takes all memory of the stage and fills it.
+    /// Takes the memory that the stage needs beside its weights, which have arrived by `stream`.
     pub(super) fn new(
         mut memory: Memory<'_>,
         kernels: &Kernels,
+        (stream, weights): (Stream, Weights),
         stage: &StageProgram,
         steps: Steps,
-        file: &gguf::File,
         settings: &StageSettings,
-        progress: &dyn LoadProgress,
     ) -> Result<CudaExec, CardError> {
         let card = memory.card;
         let failed = |e: CudaError| e.on(card);
         let program = stage.program.clone();
         let sizes = GpuSizes::of(&program, settings.activations);
-        check(card, &program, settings)?;
         let links = LinkKernels::new(kernels).map_err(failed)?;
         let shared_bytes_max = memory.context.shared_bytes_max().map_err(failed)?;
         let (activations, kv) = (settings.activations, settings.kv);
         let kernels = StageKernels::new(kernels, stage, activations, kv, shared_bytes_max).map_err(failed)?;
-        let stream = Stream::new(memory.context).map_err(failed)?;
         let states: Vec<StateKind> =
             program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();
         let (places, page_bytes) = page_places(card, &states, settings.kv)?;
@@ -195,7 +190,6 @@ impl CudaExec {
         };
         let pools = places.into_iter().map(pool).collect();
         let buffers = Buffers::new(&mut memory, stage, settings, &sizes)?;
-        let weights = Weights::load(&mut memory, &stream, stage, file, progress)?;
         let block = Block::new(memory.context, buffers.block).map_err(failed)?;
         let input_bytes = (sizes.residual * settings.batch_rows_max) as u64;
         let input = PinnedMemory::new(memory.context, input_bytes).map_err(failed)?;
@@ -450,6 +444,7 @@ impl BesideExec for CudaExec {
         output: Option<CardSlot>,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<(), CardError> {
+        let output = output.map(|turn| self.leaves(turn));
         let started = self.start_batch(batch, pages, (input, output), is_cancelled);
         self.started = Some(started.map_err(|e| e.on(self.card))?);
         Ok(())
@@ -470,7 +465,7 @@ impl BesideExec for CudaExec {
 }
 
 /// Refuses what the kernels do not take.
-fn check(card: CardId, program: &Program, settings: &StageSettings) -> Result<(), CardError> {
+pub(super) fn check(card: CardId, program: &Program, settings: &StageSettings) -> Result<(), CardError> {
     let unsupported = |what: String| Err(CardError::Unsupported { card, what });
     if settings.batch_rows_max > GRID_MAX {
         return unsupported(format!("CUDA cards take batches of up to {GRID_MAX} rows; lower --chunk"));
