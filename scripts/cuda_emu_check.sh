@@ -10,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/kernels_emu.sh
+scripts/kernels_emu.sh --reads
 cargo build --release --quiet --locked
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -17,7 +18,7 @@ emu=$PWD/target/emu
 tandem=$PWD/target/release/tandem
 
 # The library's tests first: memory as planned, pages, faults, ends.
-LD_LIBRARY_PATH=$emu cargo test --release --quiet --locked --test cuda --test cuda_links --test links -- --nocapture 2>&1 | tee "$folder/tests"
+LD_LIBRARY_PATH=$emu cargo test --release --quiet --locked --test cuda --test cuda_links --test cuda_profile --test links -- --nocapture 2>&1 | tee "$folder/tests"
 if grep -q SKIPPED "$folder/tests"; then
     echo "the emulated cards were not found" >&2
     exit 1
@@ -97,6 +98,17 @@ for model in "${models[@]}"; do
     echo "$model: equal"
 done
 
+# Kernels read nothing that nobody wrote, or the stub ends the process.
+for model in "${models[@]}"; do
+    for kv in f32 f16 q8_0; do
+        for mode in "--window 8" "--chunk 64"; do
+            # shellcheck disable=SC2086 # as above
+            HOME=$folder LD_LIBRARY_PATH=$PWD/target/emu-reads "$tandem" logits -m "$model" --tokens "$(tokens 70)" \
+                --kv "$kv" --gpus 0,1 --layer-split 1 $mode --out "$folder/cuda.npy"
+        done
+    done
+done
+
 # Text as well, and two cards of different kinds.
 "$tandem" generate --gpus cpu:1 --json -n 12 >"$folder/cpu.json"
 same_text() { # what `generate --json` gave on CUDA cards
@@ -130,6 +142,21 @@ told() { # VARIABLE=VALUE TEXT
 }
 told TANDEM_EMU_REFUSE=image "refuses the kernels: CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
 told TANDEM_EMU_ARCHITECTURES=100,120 "compiles nothing for compute capability 9.0"
+
+# A window and a chunk of each card, taken apart.
+emulated bench -m models/rand-llama.gguf --gpus 0,1 --layer-split 1 --pp 9 --depth 70 --chunk 16 --profile --json >"$folder/profile.json"
+python3 - "$folder/profile.json" <<'END'
+import json, sys
+stages = json.load(open(sys.argv[1]))["profile"]
+assert [s["card"] for s in stages] == ["cuda:0", "cuda:1"], stages
+for stage, first, last in zip(stages, ("embedding", "norms"), (None, "head")):
+    for batch, rows, position in ((stage["window"], 1, 79), (stage["chunk"], 16, 78)):
+        assert (batch["rows"], batch["position"]) == (rows, position), batch
+        kinds = [k["kind"] for k in batch["kinds"]]
+        assert kinds[0] == first and batch["whole_us"] > 0, kinds
+        assert rows > 1 or last is None or kinds[-1] == last, kinds
+        assert abs(sum(k["share"] for k in batch["kinds"]) - 1) < 1e-6
+END
 
 # What is measured of cards and links is what the planner counts with.
 emulated devices --measure --json >"$folder/measured.json" 2>/dev/null
@@ -171,6 +198,24 @@ faulty lost-card:1 CUDA_ERROR_UNKNOWN --gpus 0,1 --layer-split 4
 faulty kernel:0 CUDA_ERROR_ILLEGAL_ADDRESS --gpus 1,0 --layer-split 4
 faulty kernel "no CUDA card that could fail" --gpus cpu:1
 
+# Links that fail: the next kind carries the rows, or the one that was named is refused; one that stops ends the requests
+# of the card that waits.
+for fault in peer-test peer-test:1; do
+    emulated generate --gpus 0,1 --layer-split 4 --json -n 12 --force-fault $fault >"$folder/cuda.json" 2>"$folder/error"
+    same_text
+    grep -q '"arrives":"mapped"' "$folder/cuda.json"
+    grep -q "no peer link: 1 values did not arrive as they were sent (there)" "$folder/error"
+    faulty $fault "did not arrive as they were sent (there); use --link auto" --gpus 0,1 --layer-split 4 --link peer
+done
+for link in peer mapped; do
+    faulty link-stop "the rows of the card before did not come in time" --gpus 0,1 --layer-split 4 --link $link --prompt a
+done
+faulty link-stop:1 "the rows of the card before did not come in time" --gpus 1,0 --layer-split 4 --prompt a
+for cards in 0 0,cpu:1 "0,1 --layer-split 4 --link staged"; do
+    # shellcheck disable=SC2086 # as above
+    faulty link-stop "no link between CUDA cards could have it" --gpus $cards
+done
+
 # Refusals name the card and what to do.
 refused() { # TEXT ARGUMENT...
     local text=$1
@@ -181,5 +226,6 @@ refused() { # TEXT ARGUMENT...
 refused "numbered from 0" plan --gpus 2
 refused "named twice" plan --gpus 0,0
 refused "join GPUs" plan --gpus 0,cpu:1 --link peer
+refused "has no launches to profile" bench --gpus 0,cpu:1 --profile
 refused "not found" plan --gpus 0 --nvrtc "$folder/none.so"
 echo "$compared outputs of emulated CUDA cards are equal to the last byte, $near chunk outputs are near virtual cards'"

@@ -1,12 +1,22 @@
 #!/usr/bin/env bash
 # The stub CUDA driver and run-time compiler with the real kernels compiled for the host, into target/emu.
 #
-# usage: kernels_emu.sh [OUTPUT FOLDER]. Needs g++ and an x86-64 CPU with AVX2 and FMA. Only what changed is compiled.
-# Programs find the libraries by LD_LIBRARY_PATH=target/emu.
+# usage: kernels_emu.sh [--reads] [OUTPUT FOLDER]. Needs g++ and an x86-64 CPU with AVX2 and FMA. Only what changed is
+# compiled. Programs find the libraries by LD_LIBRARY_PATH=target/emu. With --reads, into target/emu-reads, a kernel that
+# reads what nothing wrote ends the process (kernels/emu/reads).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-out=${1:-target/emu}
+watched=()
+sources=(kernels/emu/*.cpp kernels/emu/cuda/*.cpp)
+out=target/emu
+if [ "${1:-}" = --reads ]; then
+    shift
+    watched=(-fsanitize=thread -Wno-tsan --param tsan-instrument-func-entry-exit=0)
+    sources+=(kernels/emu/reads/*.cpp)
+    out=target/emu-reads
+fi
+out=${1:-$out}
 python=${PYTHON:-python3}
 objects=$out/objects
 compiler=(g++ -std=c++17 -O2 -fPIC -fvisibility=hidden -Wall -Wextra -march=x86-64-v3 -ffp-contract=off -I kernels)
@@ -34,7 +44,7 @@ compile() { # SOURCE OBJECT COMPILER...
 }
 
 driver=()
-for source in kernels/emu/*.cpp kernels/emu/cuda/*.cpp; do
+for source in "${sources[@]}"; do
     object=$objects/$(echo "${source#kernels/}" | tr / _).o
     compile "$source" "$object" "${compiler[@]}"
     driver+=("$object")
@@ -45,7 +55,7 @@ for source in kernels/*.cu kernels/emu/*.cu; do
     "${kernels[@]}" -E -x c++ -DTANDEM_EMU_LISTING=1 "$source" |
         "$python" kernels/emu/list_kernels.py "$name" >"$unit.new"
     if cmp -s "$unit.new" "$unit"; then rm "$unit.new"; else mv "$unit.new" "$unit"; fi
-    compile "$unit" "$unit.o" "${kernels[@]}"
+    compile "$unit" "$unit.o" "${kernels[@]}" "${watched[@]}"
     driver+=("$unit.o")
 done
 compile kernels/emu/nvrtc/compiler.cpp "$objects/compiler.o" "${compiler[@]}"

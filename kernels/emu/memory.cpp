@@ -31,6 +31,7 @@ struct Entry {
     Allocation allocation;
     char* mapping;  // null: noted, not ours
     size_t mapping_bytes;
+    unsigned char* marks;  // null: none are kept
 };
 
 struct Table {
@@ -59,6 +60,17 @@ constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1)
 template <class Map> auto* at_or_before(Map& map, uint64_t address) {
     auto after = map.upper_bound(address);
     return after == map.begin() ? nullptr : &std::prev(after)->second;
+}
+
+bool keeps_marks = false;
+
+// A mark for each byte of new memory, or null. They are never given back: a kernel that touches freed memory is told so.
+unsigned char* new_marks(int owner, size_t bytes) {
+    if (owner == HOST || !keeps_marks) return nullptr;
+    void* marks = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (marks != MAP_FAILED) return static_cast<unsigned char*>(marks);
+    perror("emu: no memory for marks");
+    abort();
 }
 
 std::string owner_name(int owner) { return owner == HOST ? "the host" : "card " + std::to_string(owner); }
@@ -92,7 +104,7 @@ Taken take(int owner, size_t bytes, uint64_t* address) {
     *address = reinterpret_cast<uint64_t>(start);
     if (bytes <= FILL_BYTES_MAX) memset(start, FILL, bytes);
     for (size_t i = bytes; i < padded; i++) start[i] = static_cast<char>(padding_at(*address + i));
-    t.live[*address] = Entry{{*address, bytes, owner}, mapping, mapping_bytes};
+    t.live[*address] = Entry{{*address, bytes, owner}, mapping, mapping_bytes, new_marks(owner, bytes)};
     if (owner != HOST) t.used[owner] += bytes;
     if (left != UINT64_MAX) left -= bytes;
     return Taken::Yes;
@@ -103,7 +115,7 @@ bool note_host(uint64_t address, size_t bytes) {
     std::lock_guard<std::mutex> lock(t.mutex);
     const Entry* before = at_or_before(t.live, address + bytes - 1);
     if (before != nullptr && before->allocation.address + before->allocation.bytes > address) return false;
-    t.live[address] = Entry{{address, bytes, HOST}, nullptr, 0};
+    t.live[address] = Entry{{address, bytes, HOST}, nullptr, 0, nullptr};
     return true;
 }
 
@@ -176,6 +188,24 @@ void check_end(uint64_t address, const char* after) {
                 owner_name(a.owner).c_str());
         abort();
     }
+}
+
+void keep_marks() { keeps_marks = true; }
+
+bool find_marks(uint64_t address, Marks* found) {
+    Table& t = table();
+    std::lock_guard<std::mutex> lock(t.mutex);
+    const Entry* entry = at_or_before(t.live, address);
+    if (entry == nullptr || entry->marks == nullptr) return false;
+    const Allocation& a = entry->allocation;
+    *found = Marks{a.address, a.address + a.bytes, entry->marks};
+    return address < found->end;
+}
+
+void note_written(uint64_t address, size_t bytes) {
+    Marks found;
+    if (!keeps_marks || bytes == 0 || !find_marks(address, &found)) return;
+    memset(found.marks + (address - found.first), 1, std::min<uint64_t>(bytes, found.end - address));
 }
 
 size_t memory_bytes(int card) {

@@ -37,6 +37,19 @@ std::string describe_address(uint64_t address);
 // Aborts, naming it, where something behind an allocation's end was written that no page protects.
 void check_end(uint64_t address, const char* after);
 
+// A range of a card's memory, with a mark for each byte: 0 until it was written.
+struct Marks {
+    uint64_t first, end;
+    unsigned char* marks;
+};
+
+// From now on, before the first allocation, it is kept which bytes of cards were written (reads/).
+void keep_marks();
+// The marks of the allocation that holds `address`. False where it is no card's, or none are kept.
+bool find_marks(uint64_t address, Marks* found);
+// Marks what was written by others than kernels.
+void note_written(uint64_t address, size_t bytes);
+
 size_t memory_bytes(int card);
 size_t used_bytes(int card);
 size_t live_allocations();

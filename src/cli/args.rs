@@ -132,8 +132,8 @@ pub(super) struct SplitArgs {
     pub(super) gpus: Option<String>,
     #[command(flatten)]
     pub(super) compilers: CompilerArgs,
-    /// Let GPUs fail, to see what follows: out-of-memory, lost-card, kernel, no-nvrtc, old-driver; lost-card:1 for
-    /// card 1 alone
+    /// Let GPUs or their links fail, to see what follows: out-of-memory, lost-card, kernel, no-nvrtc, old-driver,
+    /// peer-test, link-stop; lost-card:1 for card 1 alone
     #[arg(long, value_name = "FAULT", hide_short_help = true)]
     pub(super) force_fault: Option<ForcedFault>,
     /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all; units are powers of 1,024, GB the same as GiB)
@@ -312,6 +312,10 @@ pub(super) struct BenchArgs {
     /// Print where the time of each card went: busy, waiting, copies
     #[arg(long)]
     pub(super) timing: bool,
+    /// In place of rates: take a window behind the prompt, and the prompt's last chunk, apart into kinds of launches on each
+    /// CUDA card
+    #[arg(long)]
+    pub(super) profile: bool,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,

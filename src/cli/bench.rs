@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::args::BenchArgs;
 use super::load::{Prepared, Wanted};
-use super::{input, interrupt, timing};
+use super::{input, interrupt, profile, timing};
 use crate::device::cpu::machine;
 use crate::engine::handle::RequestHandle;
 use crate::engine::open::{LinkRun, Opened};
@@ -67,6 +67,9 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let prepared = Prepared::with(&split, wanted)?;
     let vocab = prepared.model.program.facts.vocab;
     let tokens = tokens(args, positions, vocab)?;
+    if args.profile {
+        return profile::run(args, &prepared, tokens[..=args.depth + args.pp].to_vec());
+    }
     let opened = prepared.open(prepared.plan()?)?;
     let _watched = interrupt::looks();
     let mut runs = Vec::new();

@@ -3,7 +3,7 @@
 //! Invariant: flags are turned into typed values here, once, with errors that name the flag.
 
 use std::io::IsTerminal as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::bail;
@@ -12,10 +12,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::args::SplitArgs;
 use super::cards::cards;
 use super::interrupt;
+use crate::device::cuda::faults::FaultKind;
 use crate::device::{CardError, LoadProgress};
 use crate::engine::linking::LinkChoice;
 use crate::engine::open::{self, CardChoice, CpuThreads, Model, Opened};
 use crate::engine::options::{EngineOptions, Pinning};
+use crate::engine::profile::{self, ProfileOrder, StageProfile};
 use crate::model::facts::{Activations, CardFacts, CardId, CardKind, KvFormat, LinkKind};
 use crate::split::budget::parse_bytes;
 use crate::split::options::{Computing, SplitOptions};
@@ -23,6 +25,9 @@ use crate::split::plan::Plan;
 
 /// The default context where the model allows more.
 const CONTEXT: usize = 4096;
+
+/// A card that waits for rows of a link that was made to stop is taken for hanging so soon.
+const LINK_STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// A model with everything that a plan needs.
 pub(super) struct Prepared {
@@ -77,6 +82,9 @@ impl Prepared {
         options.activations = args.activations;
         options.pinning = Pinning::Pinned;
         options.link = host_link(args.link, &choice.cards)?;
+        if args.force_fault.is_some_and(|fault| fault.kind == FaultKind::LinkStop) {
+            options.batch_limit = LINK_STOP_LIMIT;
+        }
         options.check()?;
         if wanted.all_logits {
             options.logits_rows_max = options.batch_rows_max();
@@ -117,6 +125,15 @@ impl Prepared {
         }
     }
 
+    /// Takes each stage of the plan apart, with a progress bar as `open` has it.
+    pub(super) fn profile(&self, plan: &Plan, order: &ProfileOrder) -> anyhow::Result<Vec<StageProfile>> {
+        let _watched = interrupt::looks();
+        let progress = Progress::new(self.model.file.file_bytes());
+        let profiles = profile::profile(&self.model, &self.choice, plan, &self.options, order, &progress);
+        progress.bar.finish_and_clear();
+        Ok(profiles?)
+    }
+
     /// Loads the plan's stages, with a progress bar where somebody watches.
     pub(super) fn open(&self, plan: Plan) -> anyhow::Result<Opened> {
         self.warn_of_context();
@@ -148,6 +165,8 @@ struct Progress {
     bar: ProgressBar,
     file_bytes: u64,
     arrived: AtomicU64,
+    /// Bytes arrive meanwhile, and are shown afterwards.
+    compiles: AtomicBool,
 }
 
 const LOADING: &str = "loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
@@ -161,7 +180,8 @@ impl Progress {
             ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(Some(file_bytes), target);
-        let progress = Progress { bar, file_bytes, arrived: AtomicU64::new(0) };
+        let progress =
+            Progress { bar, file_bytes, arrived: AtomicU64::new(0), compiles: AtomicBool::new(false) };
         progress.show(LOADING, file_bytes);
         progress.bar.enable_steady_tick(Duration::from_millis(200));
         progress
@@ -182,6 +202,7 @@ fn wanted() -> Result<(), CardError> {
 
 impl LoadProgress for Progress {
     fn compiled(&self, card: CardId, done: usize, all: usize) -> Result<(), CardError> {
+        self.compiles.store(done < all, Ordering::Relaxed);
         if done == 0 {
             self.show(COMPILING, all as u64);
             self.bar.set_message(card.to_string());
@@ -196,7 +217,10 @@ impl LoadProgress for Progress {
     }
 
     fn arrived(&self, bytes: u64) -> Result<(), CardError> {
-        self.bar.set_position(self.arrived.fetch_add(bytes, Ordering::Relaxed) + bytes);
+        let arrived = self.arrived.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if !self.compiles.load(Ordering::Relaxed) {
+            self.bar.set_position(arrived);
+        }
         wanted()
     }
 }

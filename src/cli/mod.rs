@@ -20,6 +20,7 @@ mod logits;
 mod npy;
 mod out_file;
 mod plan;
+mod profile;
 mod sim;
 mod synth;
 mod timing;

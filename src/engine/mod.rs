@@ -15,6 +15,7 @@ pub mod linking;
 pub mod open;
 pub mod options;
 pub mod pipeline;
+pub mod profile;
 mod queue;
 pub mod random;
 pub mod request;

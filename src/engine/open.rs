@@ -19,10 +19,11 @@ use crate::device::cpu::team::TeamSettings;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::card::CudaCard;
 use crate::device::cuda::driver::Device;
+use crate::device::cuda::faults::FaultKind;
 use crate::device::cuda::kernels::KernelSettings;
 use crate::device::cuda::links::ring::RingSize;
 use crate::device::ledger::Ledger;
-use crate::device::{Card, CardError, LoadProgress, StageExec};
+use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings};
 use crate::gguf::{self, GgufError};
 use crate::model::facts::{
     Activations, CardFacts, CardId, CardKind, LinkFacts, LinkKind, StageId, StageProgram,
@@ -31,7 +32,7 @@ use crate::model::footprint::{Footprint, ItemKind};
 use crate::model::program::Program;
 use crate::model::{ModelError, arch};
 use crate::split::options::SplitOptions;
-use crate::split::plan::Plan;
+use crate::split::plan::{Plan, StagePlan};
 use crate::split::{SplitError, planner};
 use crate::transport::wait::Patience;
 
@@ -94,7 +95,7 @@ pub struct CardChoice {
 }
 
 impl CardChoice {
-    fn facts(&self, card: CardId) -> &CardFacts {
+    pub(super) fn facts(&self, card: CardId) -> &CardFacts {
         let facts = self.cards.iter().find(|c| c.id == card);
         facts.expect("invariant: a plan names cards that were given to it")
     }
@@ -130,6 +131,12 @@ pub enum OpenError {
     #[error("{what}")]
     NoLink {
         /// Which, why, and what to do.
+        what: String,
+    },
+    /// A card whose work cannot be taken apart.
+    #[error("{what}")]
+    NoProfile {
+        /// Which, and what to do.
         what: String,
     },
     /// The driver failed over a link.
@@ -198,15 +205,12 @@ pub fn open(
     let settings = options.stage_settings();
     let mut lowered = Vec::new();
     for (index, stage) in plan.stages.iter().enumerate() {
-        let mut facts = choice.facts(stage.card).clone();
-        facts.memory_bytes = stage.budget_bytes;
-        let program = StageProgram { program: model.program.clone(), layers: stage.layers.clone() };
-        if facts.kind.is_gpu() {
-            let mut card = choice.cuda_card(facts)?;
-            let exec = card.stage(&program, &model.file, &settings, progress)?;
-            lowered.push(Lowered::Cuda(Box::new(CudaStage { card, exec })));
+        if kind_of(stage.card).is_gpu() {
+            let stage = cuda_stage(model, choice, stage, &settings, progress)?;
+            lowered.push(Lowered::Cuda(Box::new(stage)));
             continue;
         }
+        let (facts, program) = (budgeted(choice, stage), program_of(model, stage));
         let team = TeamSettings {
             threads,
             spin_us: u64::from(patience.spin_us()),
@@ -232,6 +236,7 @@ pub fn open(
     for at in 1..lowered.len() {
         arrivals.push(Some(link(&mut lowered[at - 1..=at], &mut plan, choice, &options)?));
     }
+    meets_a_link(choice, arrivals.iter().flatten())?;
     let links = arrivals.iter().flatten().zip(1..);
     let links = links.map(|(l, to)| LinkRun { to: StageId(to), kind: l.kind, why: l.why.clone() }).collect();
     let (mut stages, mut ledgers) = (Vec::new(), Vec::new());
@@ -249,6 +254,49 @@ pub fn open(
     }
     options.compute_threads = teams * threads.saturating_sub(1);
     Ok(Opened { engine: Engine::start(stages, options)?, plan, ledgers, links })
+}
+
+/// A stage's card with what the plan gives it.
+fn budgeted(choice: &CardChoice, stage: &StagePlan) -> CardFacts {
+    CardFacts { memory_bytes: stage.budget_bytes, ..choice.facts(stage.card).clone() }
+}
+
+fn program_of(model: &Model, stage: &StagePlan) -> StageProgram {
+    StageProgram { program: model.program.clone(), layers: stage.layers.clone() }
+}
+
+/// Loads a stage onto its CUDA card.
+pub(super) fn cuda_stage(
+    model: &Model,
+    choice: &CardChoice,
+    stage: &StagePlan,
+    settings: &StageSettings,
+    progress: &dyn LoadProgress,
+) -> Result<CudaStage, CardError> {
+    let mut card = choice.cuda_card(budgeted(choice, stage))?;
+    let exec = card.stage(&program_of(model, stage), &model.file, settings, progress)?;
+    Ok(CudaStage { card, exec })
+}
+
+/// Refuses a forced fault of links where no link could have it.
+fn meets_a_link<'a>(
+    choice: &CardChoice,
+    mut links: impl Iterator<Item = &'a Linked>,
+) -> Result<(), OpenError> {
+    let Some(fault) =
+        choice.cuda.as_ref().and_then(|cuda| cuda.devices.iter().find_map(|(_, device)| device.fault()))
+    else {
+        return Ok(());
+    };
+    let met = match fault {
+        FaultKind::PeerTest => links.any(|link| link.why.is_some()),
+        FaultKind::LinkStop => links.any(|link| link.ring.is_some()),
+        _ => true,
+    };
+    let what = || {
+        "--force-fault: no link between CUDA cards could have it; name two cards, as in --gpus 0,1".to_owned()
+    };
+    if met { Ok(()) } else { Err(OpenError::NoLink { what: what() }) }
 }
 
 /// Joins the second of two stages to the first, and tells the plan where that is not as it was planned.

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufReader, ErrorKind};
+use std::io::{self, BufReader, ErrorKind};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -73,6 +73,13 @@ impl File {
     /// The bytes of one of this file's tensors.
     pub fn data(&self, t: &TensorInfo) -> &[u8] {
         &self.maps[t.shard].bytes()[span(t)]
+    }
+
+    /// Reads the bytes of a tensor from `at` on.
+    pub fn read(&self, t: &TensorInfo, at: usize, to: &mut [u8]) -> io::Result<()> {
+        let place = span(t);
+        assert!(at <= place.len() && to.len() <= place.len() - at, "{}: {} B at {at}", t.name, to.len());
+        self.maps[t.shard].read(place.start + at, to)
     }
 
     /// Gives the memory of a part of a tensor back to the system: whole pages that lie inside `bytes` (counted from the

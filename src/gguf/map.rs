@@ -1,4 +1,4 @@
-//! A model file as read-only memory, and giving parts of it back.
+//! A model file as read-only memory, giving parts of it back, and reading parts without it.
 //!
 //! Invariant: the length is the one taken from the opened descriptor; nothing writes through the mapping.
 //! Does not know: what the bytes mean. This is a fence for unsafe code: mapping and `madvise`.
@@ -13,7 +13,10 @@ use memmap2::{Mmap, MmapOptions};
 
 /// A whole file, mapped read-only.
 #[derive(Debug)]
-pub(super) struct Map(Mmap);
+pub(super) struct Map {
+    map: Mmap,
+    file: File,
+}
 
 impl Map {
     /// Maps the first `len_bytes` of the file.
@@ -23,12 +26,33 @@ impl Map {
         // truncates or rewrites the file meanwhile is the user's part, as with every engine that maps its models: a
         // truncated file ends the process with SIGBUS, a rewritten one changes weights, never our own memory.
         let map = unsafe { MmapOptions::new().len(len).map(file)? };
-        Ok(Map(map))
+        Ok(Map { map, file: file.try_clone()? })
     }
 
     /// The file's bytes.
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.map
+    }
+
+    /// Reads the bytes from `at` on. Several threads do so side by side, which pages of the mapping would hinder.
+    pub(super) fn read(&self, at: usize, to: &mut [u8]) -> io::Result<()> {
+        #[cfg(unix)]
+        return std::os::unix::fs::FileExt::read_exact_at(&self.file, to, at as u64);
+        #[cfg(windows)]
+        {
+            let mut done = 0;
+            while done < to.len() {
+                match std::os::windows::fs::FileExt::seek_read(
+                    &self.file,
+                    &mut to[done..],
+                    (at + done) as u64,
+                )? {
+                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    count => done += count,
+                }
+            }
+            Ok(())
+        }
     }
 
     /// Gives the whole pages inside `bytes` back to the system. They can be read again (from the page cache or the
@@ -36,7 +60,7 @@ impl Map {
     pub(super) fn release(&self, bytes: Range<usize>) {
         let page = page_bytes();
         let start = bytes.start.next_multiple_of(page);
-        let end = if bytes.end >= self.0.len() { self.0.len() } else { bytes.end / page * page };
+        let end = if bytes.end >= self.map.len() { self.map.len() } else { bytes.end / page * page };
         if start >= end {
             return;
         }
@@ -45,7 +69,7 @@ impl Map {
             use memmap2::UncheckedAdvice::DontNeed;
             // SAFETY: MADV_DONTNEED on a shared, read-only file mapping loses nothing: a later read faults the same
             // bytes in again from the file. The range lies inside the mapping (checked above), which `self` keeps.
-            let _refused = unsafe { self.0.unchecked_advise_range(DontNeed, start, end - start) };
+            let _refused = unsafe { self.map.unchecked_advise_range(DontNeed, start, end - start) };
         }
     }
 }

@@ -26,16 +26,21 @@ static Status open(const char* call, void* handle, bool wait, Place* place) {
     return wait ? forbid_capturing(call) : SUCCESS;
 }
 
+static void move(void* to, const void* from, size_t bytes) {
+    memmove(to, from, bytes);
+    note_written(reinterpret_cast<uint64_t>(to), bytes);
+}
+
 // Posts a copy. One that is recorded looks for its ends again when the graph runs, for memory may have been freed.
 template <class Check> static void post_copy(const char* call, const Place& place, void* to, const void* from,
                                              size_t bytes, Check check) {
     if (!is_recorded(place.stream)) {
-        post(place.stream, [=] { memmove(to, from, bytes); });
+        post(place.stream, [=] { move(to, from, bytes); });
         return;
     }
     post(place.stream, [=] {
         if (const Status status = check()) end_context(place.card, ILLEGAL_ADDRESS, call, status_name(status));
-        else memmove(to, from, bytes);
+        else move(to, from, bytes);
     });
 }
 
@@ -90,7 +95,7 @@ static Status to_card(const char* call, DevicePointer to, const void* from, size
         // A driver reads memory that is not pinned before it returns.
         const char* start = static_cast<const char*>(from);
         auto staged = std::make_shared<std::vector<char>>(start, start + bytes);
-        post(place.stream, [=] { memcpy(target, staged->data(), bytes); });
+        post(place.stream, [=] { move(target, staged->data(), bytes); });
     }
     if (wait) finish(place.stream);
     return SUCCESS;
@@ -123,7 +128,7 @@ static Status between(const char* call, DevicePointer to, DevicePointer from, si
     if (const Status status = open(call, stream, wait, &place)) return status;
     if (const Status status = check_card_range(call, place.card, to, bytes)) return status;
     if (const Status status = check_card_range(call, place.card, from, bytes)) return status;
-    post(place.stream, [=] { memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
+    post(place.stream, [=] { move(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
     if (wait) finish(place.stream);
     return SUCCESS;
 }
@@ -146,7 +151,7 @@ static Status peer(const char* call, DevicePointer to, void* to_context, DeviceP
     if (const Status status = open(call, stream, wait, &place)) return status;
     if (const Status status = check_peer_range(call, to_context, to, bytes)) return status;
     if (const Status status = check_peer_range(call, from_context, from, bytes)) return status;
-    post(place.stream, [=] { memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
+    post(place.stream, [=] { move(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
     if (wait) finish(place.stream);
     return SUCCESS;
 }
@@ -160,6 +165,7 @@ static Status fill(const char* call, DevicePointer to, T value, size_t count, vo
     T* start = reinterpret_cast<T*>(to);
     post(place.stream, [=] {
         for (size_t i = 0; i < count; i++) start[i] = value;
+        note_written(to, count * sizeof(T));
     });
     if (wait) finish(place.stream);
     return SUCCESS;

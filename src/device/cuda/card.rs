@@ -4,17 +4,19 @@
 //! budget. Does not know: the split, links, sequences.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::driver::{Context, Device};
-use super::exec::{CudaExec, Queueing};
+use super::driver::{Context, Device, Stream};
+use super::exec::{self, CudaExec, Queueing};
 use super::kernels::{KernelSettings, Kernels, Machine, Place};
 use super::links::ring::RingSize;
 use super::memory::{Arena, Memory};
 use super::source::UNITS;
+use super::weights::Weights;
 use crate::device::ledger::Ledger;
 use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings, lower};
 use crate::gguf::{self, TensorType};
-use crate::model::facts::{CardFacts, StageProgram};
+use crate::model::facts::{CardFacts, CardId, StageProgram};
 use crate::model::footprint::{self, ItemKind};
 use crate::model::program::{WeightId, WeightUse};
 
@@ -57,10 +59,25 @@ impl CudaCard {
             card,
             what: format!("{}: {what}", self.context.vendor().cards()),
         })?;
+        exec::check(card, &stage.program, settings)?;
+        let progress = &Together { inner: progress, failed: AtomicBool::new(false) };
         let place = Place { card, context: &self.context, machine: self.machine, progress };
-        let kernels = Kernels::load(place, &self.kernels, &UNITS, &formats(stage))?;
-        let memory = Memory { card, context: &self.context, ledger: &mut self.ledger };
-        let mut exec = CudaExec::new(memory, &kernels, stage, steps, file, settings, progress)?;
+        let (settings_of_kernels, formats) = (&self.kernels, formats(stage));
+        let mut memory = Memory { card, context: &self.context, ledger: &mut self.ledger };
+        let stream = Stream::new(memory.context).map_err(|e| e.on(card))?;
+        // Weights arrive while kernels are compiled.
+        let (kernels, weights) = std::thread::scope(|scope| {
+            let kernels =
+                scope.spawn(|| progress.told(Kernels::load(place, settings_of_kernels, &UNITS, &formats)));
+            let weights = progress.told(Weights::load(&mut memory, &stream, stage, file, progress));
+            (kernels.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), weights)
+        });
+        let (kernels, weights) = match (kernels, weights) {
+            // Whatever was cancelled ended for the other's sake.
+            (Err(CardError::Cancelled), Err(error)) | (Err(error), _) | (_, Err(error)) => return Err(error),
+            (Ok(kernels), Ok(weights)) => (kernels, weights),
+        };
+        let mut exec = CudaExec::new(memory, &kernels, (stream, weights), stage, steps, settings)?;
         exec.queue_by(self.queueing);
         Ok(exec)
     }
@@ -79,6 +96,34 @@ impl CudaCard {
     pub fn link_slots(&mut self, size: RingSize) -> Result<Arena, CardError> {
         let mut memory = Memory { card: self.facts.id, context: &self.context, ledger: &mut self.ledger };
         memory.arena(ItemKind::LinkSlots, size.bytes())
+    }
+}
+
+/// Two parts of loading side by side: where one fails, the other ends.
+struct Together<'a> {
+    inner: &'a dyn LoadProgress,
+    failed: AtomicBool,
+}
+
+impl Together<'_> {
+    fn told<T>(&self, result: Result<T, CardError>) -> Result<T, CardError> {
+        result.inspect_err(|_| self.failed.store(true, Ordering::Relaxed))
+    }
+
+    fn goes_on(&self) -> Result<(), CardError> {
+        if self.failed.load(Ordering::Relaxed) { Err(CardError::Cancelled) } else { Ok(()) }
+    }
+}
+
+impl LoadProgress for Together<'_> {
+    fn compiled(&self, card: CardId, done: usize, all: usize) -> Result<(), CardError> {
+        self.goes_on()?;
+        self.inner.compiled(card, done, all)
+    }
+
+    fn arrived(&self, bytes: u64) -> Result<(), CardError> {
+        self.goes_on()?;
+        self.inner.arrived(bytes)
     }
 }
 

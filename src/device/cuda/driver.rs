@@ -1,5 +1,5 @@
 //! A driver behind safe types: devices, contexts, memory of cards, pinned memory, streams, events, kernels; `graph` records
-//! what a stream is given and gives it again in one call.
+//! what a stream is given and gives it again in one call, `notes` lists it launch by launch.
 //!
 //! The library is CUDA's or HIP's, opened at run time by [`Driver::open`] (`api`); a device knows which, and with it all
 //! that is made on it.
@@ -12,6 +12,7 @@
 
 pub(in crate::device) mod api;
 pub mod graph;
+mod notes;
 pub(in crate::device) mod own;
 mod sharing;
 
@@ -28,6 +29,7 @@ use super::CudaError;
 use super::faults::{FaultKind, Faults, ForcedFault, Met};
 use super::vendor::{Architecture, Vendor};
 use crate::device::hip;
+pub use notes::Note;
 pub use sharing::MappedMemory;
 
 /// The most arguments of a kernel.
@@ -188,6 +190,11 @@ fn attribute(api: &'static Api, which: c_int, device: c_int) -> Result<c_int, Fa
 }
 
 impl Device {
+    /// How it is to fail.
+    pub fn fault(&self) -> Option<FaultKind> {
+        self.fault
+    }
+
     /// The driver that it stands behind.
     pub fn driver(&self) -> &Driver {
         &self.driver
@@ -272,6 +279,11 @@ impl Context {
         let call = self.vendor().one_of(cuda, hip);
         let instead = self.0.faults.instead_of(met);
         instead.map_or(Ok(()), |status| self.api().checked(call, status).map_err(Into::into))
+    }
+
+    /// What it was told to do wrong.
+    pub fn faults(&self) -> &Faults {
+        &self.0.faults
     }
 
     /// Bytes of shared memory that a block can have.
@@ -369,6 +381,8 @@ struct StreamInner {
     raw: Handle,
     /// What a graph that is being recorded needs when it runs.
     recording: Mutex<Option<Recording>>,
+    /// Launches, where they are noted.
+    notes: Mutex<Option<Vec<Note>>>,
 }
 
 // SAFETY: a stream may be used by any thread, one call at a time or several: the driver locks.
@@ -396,7 +410,8 @@ impl Stream {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the context is bound; the target outlives the call.
         unsafe { context.api().stream_make(&mut raw, flags::STREAM_NON_BLOCKING)? };
-        Ok(Stream(Arc::new(StreamInner { context: context.clone(), raw, recording: Mutex::new(None) })))
+        let (recording, notes) = (Mutex::new(None), Mutex::new(None));
+        Ok(Stream(Arc::new(StreamInner { context: context.clone(), raw, recording, notes })))
     }
 
     /// Makes the calls of this thread go to this stream's device. Launches and copies need it once a thread.
@@ -491,6 +506,9 @@ impl Stream {
         }
         if let Some(recording) = self.0.recording.lock().as_mut() {
             recording.keep_module(&kernel.module);
+        }
+        if let Some(notes) = self.0.notes.lock().as_mut() {
+            notes.push(Note { kernel: kernel.clone(), grid, block, arguments: arguments.to_vec() });
         }
         let [x, y, z] = grid.map(|g| u32::try_from(g).expect("invariant: grids are counted by batches"));
         let launch = Launch {

@@ -2,7 +2,7 @@
 //!
 //! Invariants: nothing is forced that was not asked for by name; a fault is met before the call in whose place it
 //! stands, so that nothing is half done, but behind a wait, since memory must not be freed under a card that works; a
-//! card that has failed goes on failing.
+//! card that has failed goes on failing, as does a link. Faults of links are met where rows are handed on.
 //! Does not know: handles, batches.
 
 use std::str::FromStr;
@@ -12,6 +12,9 @@ use super::driver::api::{Status, status};
 
 /// Launches before a card fails in the middle of its work.
 const LAUNCHES_BEFORE: u64 = 8;
+
+/// Batches whose rows leave by a link before it stops: more than one prompt chunk and a window.
+const POSTS_BEFORE: u64 = 4;
 
 /// Allocations before memory ends.
 const ALLOCATIONS_BEFORE: u64 = 1;
@@ -29,16 +32,22 @@ pub enum FaultKind {
     NoNvrtc,
     /// The driver takes nothing that the run-time compiler makes.
     OldDriver,
+    /// What crosses a peer link, to the card or from it, arrives otherwise than it was sent.
+    PeerTest,
+    /// After some batches no rows leave the card by its link.
+    LinkStop,
 }
 
 impl FaultKind {
     /// All, by name.
-    pub const ALL: [(&'static str, FaultKind); 5] = [
+    pub const ALL: [(&'static str, FaultKind); 7] = [
         ("out-of-memory", FaultKind::OutOfMemory),
         ("lost-card", FaultKind::LostCard),
         ("kernel", FaultKind::Kernel),
         ("no-nvrtc", FaultKind::NoNvrtc),
         ("old-driver", FaultKind::OldDriver),
+        ("peer-test", FaultKind::PeerTest),
+        ("link-stop", FaultKind::LinkStop),
     ];
 }
 
@@ -94,6 +103,7 @@ pub struct Faults {
     kind: Option<FaultKind>,
     allocations: AtomicU64,
     launches: AtomicU64,
+    posts: AtomicU64,
     failed: AtomicU64,
 }
 
@@ -101,6 +111,16 @@ impl Faults {
     /// `None` for a card that does what it can.
     pub fn new(kind: Option<FaultKind>) -> Faults {
         Faults { kind, ..Faults::default() }
+    }
+
+    /// Whether rows that cross a peer link are changed.
+    pub fn spoil_peers(&self) -> bool {
+        self.kind == Some(FaultKind::PeerTest)
+    }
+
+    /// Whether the rows of the next batch that leaves by a link stay where they are.
+    pub fn stop_link(&self) -> bool {
+        self.kind == Some(FaultKind::LinkStop) && self.posts.fetch_add(1, Ordering::Relaxed) >= POSTS_BEFORE
     }
 
     /// The status that stands in place of this call's.
@@ -121,8 +141,8 @@ impl Faults {
                 (status::ILLEGAL_ADDRESS, first || failed)
             }
             FaultKind::OldDriver => (status::NO_BINARY_FOR_GPU, met == Met::Module),
-            // Met where the compiler is looked for.
-            FaultKind::NoNvrtc => return None,
+            // Met where the compiler is looked for, and by links.
+            FaultKind::NoNvrtc | FaultKind::PeerTest | FaultKind::LinkStop => return None,
         };
         now.then_some(failure)
     }
@@ -167,5 +187,17 @@ mod tests {
         let kernel = some(FaultKind::Kernel, &work);
         assert!(kernel[..=at].iter().all(|f| !f) && kernel[at + 1..].iter().all(|f| *f), "{kernel:?}");
         assert!(statuses(None, &work).iter().all(|f| !f));
+    }
+
+    #[test]
+    fn a_link_stops_after_some_batches_and_stays_so() {
+        let faults = Faults::new(Some(FaultKind::LinkStop));
+        let stopped: Vec<bool> = (0..POSTS_BEFORE + 3).map(|_| faults.stop_link()).collect();
+        assert!(stopped.iter().enumerate().all(|(post, stops)| *stops == (post as u64 >= POSTS_BEFORE)));
+        for kind in [None, Some(FaultKind::PeerTest), Some(FaultKind::LostCard)] {
+            let faults = Faults::new(kind);
+            assert!((0..POSTS_BEFORE + 3).all(|_| !faults.stop_link()));
+            assert_eq!(faults.spoil_peers(), kind == Some(FaultKind::PeerTest));
+        }
     }
 }

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::CudaError;
 use super::cache::{Cache, Hash};
 use super::compiler::{Compiler, Request, Target};
 use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 as U};
 use super::driver::{Context, Device, Kernel, Module, Parameter, Start};
+use super::shares::{Work, processors, share};
 use super::source::{
     self, ATTENTION, ATTENTION_PROMPT, BEST, FORMATS, HOST, LINKS, PROMPT, ROUTER, ROWS, Unit,
 };
@@ -266,34 +267,13 @@ fn compile_all(
         return Ok(Vec::new());
     }
     progress.compiled(card, 0, pieces.len())?;
-    let (next, done, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-    let compile = |piece: Piece| -> Result<Vec<u8>, CardError> {
-        let image = compile(compiler, piece, target).map_err(|e| e.on(card))?;
+    let done = AtomicUsize::new(0);
+    let compile = |(): &mut (), index: usize| -> Result<Vec<u8>, CardError> {
+        let image = compile(compiler, pieces[index], target).map_err(|e| e.on(card))?;
         progress.compiled(card, done.fetch_add(1, Ordering::Relaxed) + 1, pieces.len())?;
         Ok(image)
     };
-    let work = || -> Result<Vec<(usize, Vec<u8>)>, CardError> {
-        let mut images = Vec::new();
-        while !ended.load(Ordering::Relaxed) {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(&piece) = pieces.get(index) else { break };
-            let image = compile(piece).inspect_err(|_| ended.store(true, Ordering::Relaxed))?;
-            images.push((index, image));
-        }
-        Ok(images)
-    };
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(pieces.len());
-    let results = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        let images = workers.into_iter().map(|worker| match worker.join() {
-            Ok(images) => images,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        images.collect::<Result<Vec<_>, CardError>>()
-    })?;
-    let mut images: Vec<(usize, Vec<u8>)> = results.into_iter().flatten().collect();
-    images.sort_by_key(|(index, _)| *index);
-    Ok(images.into_iter().map(|(_, image)| image).collect())
+    share(processors(), pieces.len(), &Work { begin: || Ok(()), work: compile, end: Ok })
 }
 
 fn compile(compiler: &Compiler, piece: Piece, target: Target) -> Result<Vec<u8>, CudaError> {

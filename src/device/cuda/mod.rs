@@ -18,6 +18,7 @@ pub mod links;
 pub mod listing;
 pub mod memory;
 pub(in crate::device) mod nvrtc;
+mod shares;
 pub mod source;
 pub mod vendor;
 pub mod weights;

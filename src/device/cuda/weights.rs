@@ -1,13 +1,14 @@
 //! The weights of a stage on a CUDA card: the file's bytes as they are, vectors as f32, in one allocation an item.
 //!
-//! Invariants: bytes arrive in the file's order through two pinned buffers, so that reading and sending overlap; the
-//! file's pages are given back as they are read; a tied table is kept once where the stage embeds and heads.
+//! Invariants: bytes are asked for in the file's order, by several threads, each with two pinned buffers and a stream, so that
+//! reading and sending overlap; a tied table is kept once where the stage embeds and heads.
 //! Does not know: ops, batches.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::driver::{PinnedMemory, Span, Stream};
 use super::memory::{Arena, Memory};
+use super::shares::{Work, processors, share};
 use crate::device::{CardError, LoadProgress};
 use crate::gguf::{self, TensorInfo, formats};
 use crate::model::facts::{CardId, StageProgram};
@@ -16,6 +17,9 @@ use crate::model::program::{WeightDecl, WeightId, WeightUse};
 
 /// Bytes of one sending.
 const PART_BYTES: usize = 4 << 20;
+
+/// Threads that send.
+const SENDERS_MAX: usize = 8;
 
 /// Kernels read words of up to so many bytes: weights, and the matrix of each expert, begin at multiples of it.
 const ALIGN_BYTES: u64 = 16;
@@ -92,15 +96,16 @@ impl Weights {
         for arena in &arenas {
             arena.whole();
         }
-        let mut sender = Sender::new(memory, stream)?;
-        let mut divisors = HashMap::new();
+        let (mut parts, mut divisors) = (Vec::new(), HashMap::new());
+        let mut sender = Sender::new(card, stream)?;
         for tensor in file.tensors() {
             // A tensor that is read in two ways is kept in two ways.
             for id in by_name.remove(tensor.name.as_str()).unwrap_or_default() {
                 let decl = &program.weights[id];
                 let place = places[id].expect("invariant: a named weight has its place");
                 if decl.usage != WeightUse::Vector {
-                    sender.send_tensor(file, tensor, place, progress)?;
+                    let starts = (0..tensor.byte_len as usize).step_by(PART_BYTES);
+                    parts.extend(starts.map(|at| Part { tensor, at, to: place.from(at as u64) }));
                     continue;
                 }
                 let mut values = vec![0.0; decl.cols];
@@ -116,7 +121,14 @@ impl Weights {
             let what = format!("tensor {name} is gone from {}; load the file again", file.path().display());
             return Err(CardError::File { card, what });
         }
-        stream.wait().map_err(|e| e.on(card))?;
+        let context = memory.context;
+        let sending = Work {
+            begin: || Sender::new(card, &Stream::new(context).map_err(|e| e.on(card))?),
+            work: |sender: &mut Sender, index: usize| sender.send_part(file, &parts[index], progress),
+            end: Sender::wait,
+        };
+        share(SENDERS_MAX.min(processors()), parts.len(), &sending)?;
+        sender.wait()?;
         Ok(Weights { _arenas: arenas, places, divisors })
     }
 
@@ -125,57 +137,79 @@ impl Weights {
         self.places[id.0].expect("invariant: ops of a stage read weights of that stage only")
     }
 
+    /// All weights of the stage, with their bytes.
+    pub fn all(&self) -> impl Iterator<Item = (WeightId, Span)> {
+        self.places.iter().enumerate().filter_map(|(id, place)| Some((WeightId(id), (*place)?)))
+    }
+
     /// Divisors of rope angles.
     pub fn divisors(&self, id: WeightId) -> &[f32] {
         &self.divisors[&id]
     }
 }
 
+/// Part of a tensor, and where it goes.
+struct Part<'a> {
+    tensor: &'a TensorInfo,
+    at: usize,
+    to: Span,
+}
+
 /// Two pinned buffers that take turns.
-struct Sender<'a> {
+struct Sender {
     card: CardId,
-    stream: &'a Stream,
+    stream: Stream,
     buffers: [PinnedMemory; 2],
     next: usize,
 }
 
-impl<'a> Sender<'a> {
-    fn new(memory: &Memory<'_>, stream: &'a Stream) -> Result<Sender<'a>, CardError> {
-        let buffer = || PinnedMemory::new(memory.context, PART_BYTES as u64).map_err(|e| e.on(memory.card));
-        Ok(Sender { card: memory.card, stream, buffers: [buffer()?, buffer()?], next: 0 })
+impl Sender {
+    fn new(card: CardId, stream: &Stream) -> Result<Sender, CardError> {
+        let buffer = || PinnedMemory::new(stream.context(), PART_BYTES as u64).map_err(|e| e.on(card));
+        Ok(Sender { card, stream: stream.clone(), buffers: [buffer()?, buffer()?], next: 0 })
     }
 
-    fn send_tensor(
+    fn send_part(
         &mut self,
         file: &gguf::File,
-        tensor: &TensorInfo,
-        to: Span,
+        part: &Part<'_>,
         progress: &dyn LoadProgress,
     ) -> Result<(), CardError> {
-        for (part, bytes) in file.data(tensor).chunks(PART_BYTES).enumerate() {
-            let at = part * PART_BYTES;
-            self.send(bytes, to.from(at as u64))?;
-            file.release(tensor, at..at + bytes.len());
-            progress.arrived(bytes.len() as u64)?;
-        }
-        Ok(())
+        let (card, name) = (self.card, &part.tensor.name);
+        let bytes = PART_BYTES.min(part.tensor.byte_len as usize - part.at);
+        let room = self.room()?;
+        file.read(part.tensor, part.at, &mut room[..bytes]).map_err(|error| CardError::File {
+            card,
+            what: format!("{}: {name}: {error}; load the file again", file.path().display()),
+        })?;
+        self.send(bytes, part.to)?;
+        progress.arrived(bytes as u64)
+    }
+
+    /// All that was sent has arrived.
+    fn wait(self) -> Result<(), CardError> {
+        self.stream.wait().map_err(|e| e.on(self.card))
     }
 
     fn send_values(&mut self, values: &[f32], to: Span) -> Result<(), CardError> {
         for (part, values) in values.chunks(PART_BYTES / 4).enumerate() {
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            self.send(&bytes, to.from((part * PART_BYTES) as u64))?;
+            self.room()?[..bytes.len()].copy_from_slice(&bytes);
+            self.send(bytes.len(), to.from((part * PART_BYTES) as u64))?;
         }
         Ok(())
     }
 
-    /// Copies `bytes` and starts sending them.
-    fn send(&mut self, bytes: &[u8], to: Span) -> Result<(), CardError> {
+    /// The next buffer, once its bytes have arrived.
+    fn room(&mut self) -> Result<&mut [u8], CardError> {
+        self.buffers[self.next].bytes_mut().map_err(|e| e.on(self.card))
+    }
+
+    /// Starts sending the first bytes of the next buffer.
+    fn send(&mut self, bytes: usize, to: Span) -> Result<(), CardError> {
         let buffer = &mut self.buffers[self.next];
         self.next = 1 - self.next;
-        let room = buffer.bytes_mut().map_err(|e| e.on(self.card))?;
-        room[..bytes.len()].copy_from_slice(bytes);
-        self.stream.upload(buffer, bytes.len() as u64, to).map_err(|e| e.on(self.card))
+        self.stream.upload(buffer, bytes as u64, to).map_err(|e| e.on(self.card))
     }
 }
 

@@ -69,6 +69,11 @@ impl CudaExec {
         self.graphs = Graphs::new();
     }
 
+    /// The turn in which rows leave. That of a link that stops by a forced fault has a number that nobody waits for.
+    pub(super) fn leaves(&self, turn: CardSlot) -> CardSlot {
+        if self.stream.context().faults().stop_link() { CardSlot { sequence: 0, ..turn } } else { turn }
+    }
+
     /// Queues waiting for the rows of a turn that is in the block.
     pub(super) fn await_rows(&self, values: usize, words: LinkWords) -> Result<(), CudaError> {
         let (ring, limit) = self.links.arriving.as_ref().expect("invariant: slots come with their ring");

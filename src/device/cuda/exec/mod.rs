@@ -15,6 +15,7 @@ mod kernels;
 mod launch;
 mod launch_rows;
 mod link;
+pub mod profile;
 mod prompt;
 mod prompt_attention;
 mod steps;
@@ -43,9 +44,8 @@ use crate::device::batch::{Batch, BatchKind, PageTables, RowWants};
 use crate::device::best;
 use crate::device::lower::Steps;
 use crate::device::{
-    BesideExec, CardError, CardSlot, CardStamps, LoadProgress, RowsIn, RunStamp, StageExec, StageSettings,
+    BesideExec, CardError, CardSlot, CardStamps, RowsIn, RunStamp, StageExec, StageSettings,
 };
-use crate::gguf;
 use crate::model::facts::{
     BEST_MAX, CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram, WINDOW_ROWS_MAX,
 };
@@ -167,34 +167,33 @@ impl Run<'_> {
 }
 
 impl CudaExec {
-    /// Takes all memory of the stage and fills it.
+    /// Takes the memory that the stage needs beside its weights, which have arrived by `stream`.
     pub(super) fn new(
         mut memory: Memory<'_>,
         kernels: &Kernels,
+        (stream, weights): (Stream, Weights),
         stage: &StageProgram,
         steps: Steps,
-        file: &gguf::File,
         settings: &StageSettings,
-        progress: &dyn LoadProgress,
     ) -> Result<CudaExec, CardError> {
         let card = memory.card;
         let failed = |e: CudaError| e.on(card);
         let program = stage.program.clone();
         let sizes = GpuSizes::of(&program, settings.activations);
-        check(card, &program, settings)?;
         let links = LinkKernels::new(kernels).map_err(failed)?;
         let shared_bytes_max = memory.context.shared_bytes_max().map_err(failed)?;
         let (activations, kv) = (settings.activations, settings.kv);
         let launches = Arc::new(fuse::fuse(&program, &steps));
         let stage_kernels = StageKernels::new(kernels, stage, activations, kv, shared_bytes_max, &launches);
         let stage_kernels = stage_kernels.map_err(failed)?;
-        let stream = Stream::new(memory.context).map_err(failed)?;
         let states: Vec<StateKind> =
             program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();
         let (places, page_bytes) = page_places(card, &states, settings.kv)?;
         let page_memory = (page_bytes * settings.kv_pages) as u64;
         let mut pages = memory.arena(ItemKind::KvPages, page_memory)?;
         let whole = pages.cut(page_bytes * settings.kv_pages);
+        // Pages are copied whole, and tiles of keys by 16 bytes: what nobody wrote is read there, and not used.
+        stream.zero(whole).map_err(failed)?;
         let pool = |p: PagePlace| Pool {
             at: whole.from(p.at.min(page_memory as usize) as u64),
             page_bytes,
@@ -204,7 +203,6 @@ impl CudaExec {
         };
         let pools = places.into_iter().map(pool).collect();
         let buffers = Buffers::new(&mut memory, stage, settings, &sizes)?;
-        let weights = Weights::load(&mut memory, &stream, stage, file, progress)?;
         let block = Block { on_card: buffers.block };
         let keys = if stage.heads() { BEST_MAX * WINDOW_ROWS_MAX } else { 0 };
         let host =
@@ -530,6 +528,7 @@ impl BesideExec for CudaExec {
         output: Option<CardSlot>,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<(), CardError> {
+        let output = output.map(|turn| self.leaves(turn));
         let started = self.start_batch(batch, pages, (input, output), is_cancelled);
         self.started = Some(started.map_err(|e| e.on(self.card))?);
         Ok(())
@@ -549,7 +548,7 @@ impl BesideExec for CudaExec {
 }
 
 /// Refuses what the kernels do not take.
-fn check(card: CardId, program: &Program, settings: &StageSettings) -> Result<(), CardError> {
+pub(super) fn check(card: CardId, program: &Program, settings: &StageSettings) -> Result<(), CardError> {
     let unsupported = |what: String| Err(CardError::Unsupported { card, what });
     if settings.batch_rows_max > GRID_MAX {
         return unsupported(format!("CUDA cards take batches of up to {GRID_MAX} rows; lower --chunk"));

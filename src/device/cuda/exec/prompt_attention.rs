@@ -133,11 +133,12 @@ impl PromptKernel {
         let span_bytes = 4 * chunk.heads * (pool.value_width + 2);
         let rows_max = chunk.work.bytes() as usize / (span_bytes * spans);
         let tiles = rows.len().div_ceil(tile_rows);
-        if spans == 1 || tiles * pool.heads >= BLOCKS_MIN || rows_max < tile_rows.min(rows.len()) {
+        let step = if rows_max < rows.len() { rows_max / tile_rows * tile_rows } else { rows.len() };
+        // Of few rows at a time a launch has fewer blocks, with all spans, than of all rows without.
+        if spans == 1 || tiles * pool.heads >= BLOCKS_MIN || step.div_ceil(tile_rows) * spans <= tiles {
             let grid = [tiles, pool.heads, 1];
             return launch::attend_prompt(s, &self.attend, grid, standing, pool, chunk, None, rows.len());
         }
-        let step = if rows_max < rows.len() { rows_max / tile_rows * tile_rows } else { rows.len() };
         for first in (0..rows.len()).step_by(step) {
             let n = step.min(rows.len() - first);
             let standing = standing.behind(first);

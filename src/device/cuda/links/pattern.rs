@@ -11,8 +11,8 @@ use super::super::CudaError;
 use super::super::driver::{PinnedMemory, Span, Stream};
 use super::ring::SlotRing;
 use super::side::{LinkKernels, LinkWords};
-use crate::device::{CardError, CardSlot};
-use crate::model::facts::{CardId, SlotId};
+use crate::device::{CardError, CardRing as _, CardSlot};
+use crate::model::facts::{CardId, LinkKind, SlotId};
 
 /// Longer than any card needs for a slot.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -62,6 +62,8 @@ impl Side<'_> {
 
 /// `Ok(Err(..))`: the cards work, but rows did not arrive as they were sent; in words.
 pub fn check(ring: &SlotRing, from: &Side<'_>, to: &Side<'_>) -> Result<Result<(), String>, CardError> {
+    let is_spoilt = ring.kind() == LinkKind::Peer
+        && [from, to].iter().any(|side| side.stream.context().faults().spoil_peers());
     let most = ring.size().values;
     let mut sizes = vec![1, most.min(1000), most];
     sizes.dedup();
@@ -72,7 +74,7 @@ pub fn check(ring: &SlotRing, from: &Side<'_>, to: &Side<'_>) -> Result<Result<(
                 for (sender, receiver, way) in [(from, to, "there"), (to, from, "back")] {
                     sequence += 1;
                     let turn = CardSlot { slot: SlotId(slot), sequence };
-                    send(ring, sender, values, turn, pattern).map_err(|e| e.on(sender.card))?;
+                    send(ring, sender, values, turn, (pattern, is_spoilt)).map_err(|e| e.on(sender.card))?;
                     let arrived = arrives(ring, receiver, values, turn, pattern);
                     let arrived = arrived.map_err(|e| e.on(receiver.card))?;
                     sender
@@ -97,19 +99,20 @@ fn bits(turn: CardSlot, pattern: u32, at: usize) -> u32 {
     (seed ^ at as u32).wrapping_mul(0xC2B2_AE35).rotate_left(13 * (pattern + 1))
 }
 
-/// Queues sending a pattern.
+/// Queues sending a pattern, with a wrong bit where it is to be spoilt.
 fn send(
     ring: &SlotRing,
     side: &Side<'_>,
     values: usize,
     turn: CardSlot,
-    pattern: u32,
+    (pattern, is_spoilt): (u32, bool),
 ) -> Result<(), CudaError> {
     side.stream.bind()?;
     let mut rows = PinnedMemory::new(side.stream.context(), 4 * values as u64)?;
     let mut words = PinnedMemory::new(side.stream.context(), WORDS_BYTES)?;
     let places = rows.values_mut::<u32>(0, values)?;
     places.iter_mut().enumerate().for_each(|(at, place)| *place = bits(turn, pattern, at));
+    places[values - 1] ^= u32::from(is_spoilt);
     side.stream.upload(&mut rows, 4 * values as u64, side.rows)?;
     side.send_words(&mut words, turn)?;
     side.kernels.post_known(side.stream, ring, side.rows, values, (side.places(), turn))
