@@ -5,6 +5,7 @@
 //! Does not know: ops, batches.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
 
 use super::driver::{PinnedMemory, Span, Stream};
 use super::memory::{Arena, Memory};
@@ -127,8 +128,10 @@ impl Weights {
             work: |sender: &mut Sender, index: usize| sender.send_part(file, &parts[index], progress),
             end: Sender::wait,
         };
+        let started = Instant::now();
         share(SENDERS_MAX.min(processors()), parts.len(), &sending)?;
         sender.wait()?;
+        tracing::info!(%card, ms = started.elapsed().as_millis(), parts = parts.len(), "weights arrived");
         Ok(Weights { _arenas: arenas, places, divisors })
     }
 
