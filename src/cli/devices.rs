@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -134,8 +135,13 @@ pub(super) fn gpu_rates(vendor: Vendor) -> GpuRates {
     measured_rates().map(|rates| vendor.one_of(rates.gpus, rates.hip)).unwrap_or_default()
 }
 
-/// Rates measured earlier on this processor.
+/// Rates measured earlier on this processor. The file is read, and complained about, once.
 fn measured_rates() -> Option<Rates> {
+    static READ: OnceLock<Option<Rates>> = OnceLock::new();
+    READ.get_or_init(read_rates).clone()
+}
+
+fn read_rates() -> Option<Rates> {
     let path = rates_path()?;
     // Not a pipe that nobody writes to, and nothing large.
     let text = match fs::metadata(&path) {
