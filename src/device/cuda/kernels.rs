@@ -46,7 +46,6 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ROWS, "gather", &[P, I, P, I, P, I, I]),
     (&ROWS, "combine", &[P, P, P, I, I, I, I, I]),
     (&ROWS, "norm_images", &[P, I, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
-    (&ROWS, "sum_norm_images", &[P, I, P, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
     (&ROUTER, "route", &[P, I, I, I, P, P, I, P, U]),
     (&ROUTER, "norm_router_", &[P, I, P, I, F, P, I, P, P, P, P, P, P, P, P, I, I, I, P, U]),
     (

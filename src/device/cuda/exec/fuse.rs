@@ -31,20 +31,12 @@ impl Images {
     }
 }
 
-/// What a residual row gets.
-#[derive(Clone, Debug)]
-pub(super) enum Added {
-    Row(View),
-    /// The experts' outputs, summed.
-    Experts(Box<Mixture>),
-}
-
 /// A norm of a whole row with what stands around it.
 #[derive(Clone, Debug)]
 pub(super) struct Norm {
     pub(super) x: View,
-    /// What is added to `x`, in place, before.
-    pub(super) added: Option<Added>,
+    /// A row that is added to `x`, in place, before.
+    pub(super) added: Option<View>,
     pub(super) weight: WeightId,
     pub(super) eps: f32,
     pub(super) out: View,
@@ -181,10 +173,9 @@ pub(super) fn fuse(program: &Program, steps: &Steps) -> Launches {
 }
 
 /// What a launch adds to `x`, where it does nothing else.
-fn added_to(launch: &Launch, x: View) -> Option<Added> {
+fn added_to(launch: &Launch, x: View) -> Option<View> {
     match launch {
-        Launch::Row(RowOp::Add { x: to, y }) if same_span(*to, x) && y.is_dense() => Some(Added::Row(*y)),
-        Launch::AddExperts { mixture, to } if same_span(*to, x) => Some(Added::Experts(mixture.clone())),
+        Launch::Row(RowOp::Add { x: to, y }) if same_span(*to, x) && y.is_dense() => Some(*y),
         _ => None,
     }
 }
@@ -565,11 +556,7 @@ mod tests {
                 name.split([' ', '{']).next().unwrap().to_lowercase()
             }
             Launch::Norm(n) => {
-                let add = match n.added {
-                    Some(Added::Row(_)) => "add+",
-                    Some(Added::Experts(_)) => "sum+add+",
-                    None => "",
-                };
+                let add = if n.added.is_some() { "add+" } else { "" };
                 format!("{add}norm{}{}", image(n.images), floats(n.floats))
             }
             Launch::Router(r) => format!("norm{}{}+router", image(r.norm.images), floats(r.norm.floats)),
@@ -631,23 +618,25 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_layer_is_eight_launches() {
+    fn a_mixture_layer_is_nine_launches() {
         let mut p = program("rand-qwen3moe.gguf");
         let experts = p.weights.iter_mut().filter(|w| w.rows > 1 && w.ty.is_quantised());
         experts.for_each(|w| w.ty = TensorType::Q4_K);
         let (layers, tail) = shown(p, Activations::Int8);
-        let layer =
-            "norm+A256 products:3 heads:2+rope attend+A256 product+add norm+A256+router route experts";
-        assert_eq!(layers[0], layer);
-        assert_eq!(layers[1..3], [format!("sum+add+{layer}"), format!("sum+add+{layer}")]);
-        assert_eq!(layers[3], format!("sum+add+{layer} sum+add"), "between layers and tail rows are chosen");
+        let layer = "norm+A256 products:3 heads:2+rope attend+A256 product+add \
+                     norm+A256+router route experts sum+add";
+        assert_eq!(layers, [layer; 4]);
         assert_eq!(tail, "norm+A256 head");
     }
 
     #[test]
     fn experts_with_floats_read_the_norm_that_chose_them() {
         let (layers, _) = shown(program("rand-qwen3moe.gguf"), Activations::F32);
-        assert!(layers[1].ends_with("products:1 add+norm+f32 products:1 route experts"), "{}", layers[1]);
+        assert!(
+            layers[1].ends_with("products:1 add+norm+f32 products:1 route experts sum+add"),
+            "{}",
+            layers[1]
+        );
         let mut p = program("rand-qwen3moe.gguf");
         set_type(&mut p, "attn_output", TensorType::Q4_K);
         set_type(&mut p, "ffn_gate_exps", TensorType::F16);

@@ -4,7 +4,6 @@
 
 use super::fuse::Launches;
 use super::launch::Window;
-use super::launch_rows::SHARED_ROW_MAX;
 use super::prompt;
 use super::prompt_attention::PromptAttention;
 use crate::device::cuda::CudaError;
@@ -34,7 +33,6 @@ pub(super) struct OfWeight {
 pub(super) struct StageKernels {
     pub(super) rms_norm: Kernel,
     pub(super) norm_images: Kernel,
-    pub(super) sum_norm_images: Kernel,
     quantise: [Kernel; 2],
     pub(super) rope: Kernel,
     pub(super) add: Kernel,
@@ -104,11 +102,9 @@ impl StageKernels {
             })
         };
         let weights = stage.program.weights.iter().enumerate().map(of_weight);
-        let residual = stage.program.rows[stage.program.residual.0].width;
         Ok(StageKernels {
             rms_norm: all.plain("rms_norm")?,
             norm_images: all.plain("norm_images")?,
-            sum_norm_images: all.plain("sum_norm_images")?.with_shared(4 * residual.min(SHARED_ROW_MAX))?,
             quantise: [all.quantise(ImageKind::A32)?, all.quantise(ImageKind::A256)?],
             rope: all.plain("rope")?,
             add: all.plain("add")?,

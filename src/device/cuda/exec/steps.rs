@@ -3,7 +3,7 @@
 //! Invariant: launches follow each other in program order on one stream, so an op sees what those before it wrote.
 //! Does not know: which ops fit into one launch, how rows came to the card, or where they go.
 
-use super::fuse::{Added, Attend, Heads, Images, Launch, Norm, Router};
+use super::fuse::{Attend, Heads, Images, Launch, Norm, Router};
 use super::launch::{self, Attention, Experts, ImagePlaces, Input, Matrix, Pieces, PlaceHeads, Rows};
 use super::launch_rows::{self, NormImages, NormRouter};
 use super::prompt_attention::Chunk;
@@ -225,7 +225,7 @@ impl CudaExec {
     fn norm_images(&self, norm: &Norm) -> NormImages {
         NormImages {
             x: self.dense(norm.x),
-            added: None,
+            added: norm.added.map(|y| self.dense(y)),
             weight: self.weights.place(norm.weight),
             width: norm.x.len(),
             eps: norm.eps,
@@ -235,18 +235,14 @@ impl CudaExec {
     }
 
     fn norm(&self, norm: &Norm, run: &Run<'_>, layer: usize) -> Queued {
-        let (s, kernels, fault) = (&self.stream, &self.kernels, self.fault(run, Met::Input, layer));
-        let mut rows = self.norm_images(norm);
-        match &norm.added {
-            Some(Added::Row(y)) => rows.added = Some(self.dense(*y)),
-            Some(Added::Experts(m)) if run.is_window() && launch_rows::takes_sums(&rows) => {
-                let kernel = &kernels.sum_norm_images;
-                return launch_rows::sum_norm_images(s, kernel, self.pairs(m), &rows, run.n, fault);
-            }
-            Some(Added::Experts(m)) => self.combine(m, (norm.x, true), run)?,
-            None => {}
-        }
-        launch_rows::norm_images(s, &kernels.norm_images, &rows, run.n, fault)
+        let fault = self.fault(run, Met::Input, layer);
+        launch_rows::norm_images(
+            &self.stream,
+            &self.kernels.norm_images,
+            &self.norm_images(norm),
+            run.n,
+            fault,
+        )
     }
 
     /// A window's rows at once, a chunk's op by op.
@@ -407,16 +403,12 @@ impl CudaExec {
         }
     }
 
-    /// The outputs of a mixture's experts, their weights, and how many a row has.
-    fn pairs(&self, m: &Mixture) -> (Span, Span, usize) {
-        let (_, weights) = self.buffers.choices[m.choice.0];
-        (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used)
-    }
-
     /// Sums the experts' outputs of each row, or adds the sum.
     fn combine(&self, m: &Mixture, (to, is_added): (View, bool), run: &Run<'_>) -> Queued {
-        let (kernel, out) = (&self.kernels.combine, (self.dense(to), is_added));
-        launch_rows::combine(&self.stream, kernel, self.pairs(m), out, to.len(), run.n)
+        let (_, weights) = self.buffers.choices[m.choice.0];
+        let pairs = (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used);
+        let out = (self.dense(to), is_added);
+        launch_rows::combine(&self.stream, &self.kernels.combine, pairs, out, to.len(), run.n)
     }
 
     fn expert_product(&self, product: &Product, e: &Experts, x: Input, out: Span, pairs: usize) -> Queued {
