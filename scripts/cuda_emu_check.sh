@@ -213,7 +213,7 @@ done
 faulty link-stop:1 "the rows of the card before did not come in time" --gpus 1,0 --layer-split 4 --prompt a
 for cards in 0 0,cpu:1 "0,1 --layer-split 4 --link staged"; do
     # shellcheck disable=SC2086 # as above
-    faulty link-stop "no link between CUDA cards could have it" --gpus $cards
+    faulty link-stop "no link between GPUs could have it" --gpus $cards
 done
 
 # Refusals name the card and what to do.
@@ -225,7 +225,7 @@ refused() { # TEXT ARGUMENT...
 }
 refused "numbered from 0" plan --gpus 2
 refused "named twice" plan --gpus 0,0
-refused "join CUDA cards" plan --gpus 0,cpu:1 --link peer
+refused "join GPUs" plan --gpus 0,cpu:1 --link peer
 refused "has no launches to profile" bench --gpus 0,cpu:1 --profile
 refused "not found" plan --gpus 0 --nvrtc "$folder/none.so"
 echo "$compared outputs of emulated CUDA cards are equal to the last byte, $near chunk outputs are near virtual cards'"

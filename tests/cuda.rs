@@ -10,12 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use support::{Model, Quiet, Setup, in_repository, rows};
-use tandem::device::batch::{Batch, BatchId, BatchRow, PageTables};
+use tandem::device::batch::{Batch, BatchId, BatchRow, PageTables, RowWants};
 use tandem::device::cuda::card::CudaCard;
 use tandem::device::cuda::exec::Queueing;
 use tandem::device::cuda::kernels::KernelSettings;
 use tandem::device::cuda::listing::{self, Listing};
-use tandem::device::{Card, CardError, StageExec};
+use tandem::device::cuda::vendor::Vendor;
+use tandem::device::{Card, CardError, CardStamps, StageExec};
 use tandem::gguf::File;
 use tandem::model::arch;
 use tandem::model::facts::{Activations, CardFacts, CardId, CardKind, KvFormat, PAGE_POSITIONS, PageId};
@@ -27,7 +28,7 @@ const MODELS: [&str; 5] = ["rand-llama", "rand-wide", "rand-lowbit", "rand-qwen3
 
 /// The cards, where one can be used.
 fn cards() -> Option<Listing> {
-    let reason = match listing::list(None, None) {
+    let reason = match listing::list(Vendor::Cuda, None, None) {
         Ok(listing) if listing.cards.iter().any(|c| c.usable.is_ok()) => return Some(listing),
         Ok(listing) => listing.cards.iter().find_map(|c| c.usable.clone().err()).unwrap_or_default(),
         Err(error) => error.to_string(),
@@ -57,8 +58,8 @@ impl Gpu {
         edges.extend(&setup.cuts);
         edges.push(program.layers.len());
         let settings = KernelSettings {
-            nvrtc: None,
             cache: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels")),
+            ..KernelSettings::default()
         };
         let usable: Vec<_> = listing.cards.iter().filter(|c| c.usable.is_ok()).collect();
         let (mut cards, mut stages) = (Vec::new(), Vec::new());
@@ -71,10 +72,11 @@ impl Gpu {
                 name: format!("cuda:{i}"),
                 memory_bytes: items.iter().map(|i| i.bytes).sum(),
                 decode_bytes_per_s: 1e10,
+                decode_op_us: 0.0,
                 prompt_macs_per_s: 1e11,
             };
             let device = &usable[i % usable.len()].device;
-            let mut card = CudaCard::open(facts, device, &listing.driver, &settings).unwrap();
+            let mut card = CudaCard::open(facts, device, &settings).unwrap();
             card.set_queueing(queueing);
             let stage = StageProgram { program: program.clone(), layers };
             stages.push(card.lower(&stage, &file, &setup.settings(), &Quiet).unwrap());
@@ -91,7 +93,7 @@ impl Gpu {
         let (width, vocab) = (self.program.facts.embedding_width, self.program.facts.vocab);
         let (mut rows, last) = (Vec::new(), self.stages.len() - 1);
         for (i, stage) in self.stages.iter_mut().enumerate() {
-            let values = if i == last { batch.logits_rows() * vocab } else { batch.rows.len() * width };
+            let values = if i == last { batch.wanted_values(vocab) } else { batch.rows.len() * width };
             let mut output = vec![f32::NAN; values];
             stage.run(&batch, &self.tables, &rows, &mut output).unwrap();
             rows = output;
@@ -201,7 +203,7 @@ fn neighbours_and_rows_without_logits_change_no_bits() {
         let vocab = loaded.program.facts.vocab;
         for at in (0..20).step_by(2) {
             let mut window = rows(StateId(2), at as u32, &other[at..at + 2]);
-            window.iter_mut().for_each(|row| row.wants_logits = false);
+            window.iter_mut().for_each(|row| row.wants = RowWants::Nothing);
             window.extend(rows(StateId(0), at as u32, &ours[at..at + 2]));
             window.extend(rows(StateId(1), at as u32 / 2, &other[at / 2..at / 2 + 1]));
             let got = bits(&loaded.run(window));
@@ -210,10 +212,12 @@ fn neighbours_and_rows_without_logits_change_no_bits() {
     }
 }
 
-/// One or two rows of some of the states, each going on where it stands; all of them want logits, or the last alone.
+/// One or two rows of some of the states, each going on where it stands; they want this or that, the last something.
 fn random_window(random: &mut impl FnMut(u32) -> u32, next: &mut [u32], context: u32) -> Vec<BatchRow> {
     let mut window: Vec<BatchRow> = Vec::new();
-    let (first, count, wanted) = (random(next.len() as u32), 1 + random(next.len() as u32), random(2) > 0);
+    const WANTS: [RowWants; 5] =
+        [RowWants::Nothing, RowWants::Best(1), RowWants::Best(5), RowWants::Best(64), RowWants::Logits];
+    let (first, count, same) = (random(next.len() as u32), 1 + random(next.len() as u32), random(3));
     for i in 0..count {
         let state = (first + i) % next.len() as u32;
         let at = &mut next[state as usize];
@@ -223,12 +227,13 @@ fn random_window(random: &mut impl FnMut(u32) -> u32, next: &mut [u32], context:
         }
         let drawn: Vec<u32> = (0..taken).map(|_| random(280)).collect();
         let mut new = rows(StateId(state), *at, &drawn);
-        new.iter_mut().for_each(|row| row.wants_logits = wanted);
+        new.iter_mut()
+            .for_each(|row| row.wants = WANTS[if same > 0 { 2 * same } else { random(5) } as usize]);
         *at += taken;
         window.extend(new);
     }
     if let Some(last) = window.last_mut() {
-        last.wants_logits = true;
+        last.wants = WANTS[1 + random(4) as usize];
     }
     window
 }
@@ -297,12 +302,46 @@ fn a_run_says_how_long_the_card_worked() {
     let Some(listing) = cards() else { return };
     let mut loaded = Gpu::open(&listing, "rand-llama", &Setup::new(64));
     let mut output = vec![0.0; 9 * loaded.program.facts.vocab];
+    let mut before_ns = 0;
     for (position, count) in [(0, 9), (9, 1), (10, 1)] {
         let batch = Batch::new(BatchId(0), rows(StateId(0), position, &tokens(1, count)));
         let output = &mut output[..count * loaded.program.facts.vocab];
         let stamp = loaded.stages[0].run(&batch, &loaded.tables, &[], output).unwrap();
-        let device_ns = stamp.device_ns.unwrap();
-        assert!(0 < device_ns && device_ns <= stamp.busy_ns, "{stamp:?}");
+        let CardStamps { begun_ns, ended_ns } = stamp.card.unwrap();
+        assert!(before_ns < begun_ns && begun_ns < ended_ns, "{stamp:?}");
+        assert!(ended_ns - begun_ns <= stamp.busy_ns, "{stamp:?}");
+        before_ns = ended_ns;
+    }
+}
+
+#[test]
+fn rows_get_the_best_tokens_of_their_logits_beside_rows_that_want_others() {
+    let Some(listing) = cards() else { return };
+    for (model, cuts) in [("rand-llama", vec![]), ("rand-qwen3moe", vec![1])] {
+        let setup = Setup { cuts, sequences: 2, ..Setup::new(64) };
+        let mut virtual_card = Model::open(&format!("{model}.gguf"), &setup);
+        let mut loaded = Gpu::open(&listing, model, &setup);
+        for (at, wants) in [
+            vec![RowWants::Best(1)],
+            vec![RowWants::Best(40)],
+            vec![
+                RowWants::Best(1),
+                RowWants::Nothing,
+                RowWants::Logits,
+                RowWants::Best(64),
+                RowWants::Best(3),
+            ],
+            [RowWants::Best(1); 8].to_vec(),
+            [vec![RowWants::Nothing; 20], vec![RowWants::Best(1)]].concat(),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let mut window = rows(StateId(at as u32 % 2), 0, &tokens(at as u32, wants.len()));
+            window.iter_mut().zip(&wants).for_each(|(row, &wants)| row.wants = wants);
+            let expected = bits(&virtual_card.run(window.clone()));
+            assert!(bits(&loaded.run(window)) == expected, "{model}: {wants:?}");
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use tandem::device::cuda::links::pattern::{self, Side, WORDS_BYTES};
 use tandem::device::cuda::links::ring::{RingSize, SlotRing};
 use tandem::device::cuda::links::side::{ENDED, LATE};
 use tandem::device::cuda::listing;
+use tandem::device::cuda::vendor::Vendor;
 use tandem::device::{BesideExec, Card, CardError, CardRing, CardSlot, RowsIn, StageExec};
 use tandem::engine::linking::LinkChoice;
 use tandem::engine::open::{self, CardChoice, CpuThreads, CudaChoice, Model};
@@ -122,7 +123,7 @@ fn rows_that_were_posted_reach_a_link_that_has_ended_in_order() {
 
 /// Cards, as the command line would name them.
 fn choice(cards: &[LinkCard; 2], link: LinkChoice) -> CardChoice {
-    let listing = listing::list(None, None).unwrap();
+    let listing = listing::list(Vendor::Cuda, None, None).unwrap();
     let devices: Vec<_> = listing.cards.iter().filter(|c| c.usable.is_ok()).take(cards.len()).collect();
     let facts = |index: usize| CardFacts {
         id: CardId(index as u32),
@@ -130,6 +131,7 @@ fn choice(cards: &[LinkCard; 2], link: LinkChoice) -> CardChoice {
         name: format!("cuda:{index}"),
         memory_bytes: 256 << 20,
         decode_bytes_per_s: 1e10,
+        decode_op_us: 0.0,
         prompt_macs_per_s: 1e11,
     };
     let kind = link.between(&devices[0].device, &devices[1].device).unwrap();
@@ -140,7 +142,6 @@ fn choice(cards: &[LinkCard; 2], link: LinkChoice) -> CardChoice {
         threads: CpuThreads::Shared(1),
         tier: tandem::device::cpu::simd::tier::Tier::detect(),
         cuda: Some(CudaChoice {
-            driver: listing.driver,
             devices: (0..).map(CardId).zip(devices.iter().map(|d| d.device.clone())).collect(),
             kernels: kernels(),
         }),
@@ -148,7 +149,10 @@ fn choice(cards: &[LinkCard; 2], link: LinkChoice) -> CardChoice {
 }
 
 fn kernels() -> KernelSettings {
-    KernelSettings { nvrtc: None, cache: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels")) }
+    KernelSettings {
+        cache: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels")),
+        ..KernelSettings::default()
+    }
 }
 
 /// What a model says about a prompt of many chunks, token by token, and the kind of link it ran over.
@@ -237,9 +241,7 @@ fn rows_at_fault_name_the_card_and_layer_that_made_them_on_every_card_behind() {
         .zip(&cuda.devices)
         .map(|(layers, (id, device))| {
             let facts = choice.cards[id.index()].clone();
-            let mut card =
-                tandem::device::cuda::card::CudaCard::open(facts, device, &cuda.driver, &cuda.kernels)
-                    .unwrap();
+            let mut card = tandem::device::cuda::card::CudaCard::open(facts, device, &cuda.kernels).unwrap();
             let stage = StageProgram { program: model.program.clone(), layers };
             let exec = card.stage(&stage, &model.file, &setup.settings(), &Quiet).unwrap();
             (card, exec)

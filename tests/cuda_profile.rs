@@ -14,6 +14,7 @@ use tandem::device::cuda::card::CudaCard;
 use tandem::device::cuda::exec::profile::BatchProfile;
 use tandem::device::cuda::kernels::KernelSettings;
 use tandem::device::cuda::listing;
+use tandem::device::cuda::vendor::Vendor;
 use tandem::gguf::File;
 use tandem::model::arch;
 use tandem::model::facts::{CardFacts, CardId, CardKind, KvFormat, PAGE_POSITIONS, PageId};
@@ -28,7 +29,7 @@ fn of_kinds(profile: &BatchProfile, kinds: &[&str]) -> (usize, u64) {
 
 #[test]
 fn a_batch_is_taken_apart_into_all_its_launches_and_the_bytes_that_they_read() {
-    let listing = match listing::list(None, None) {
+    let listing = match listing::list(Vendor::Cuda, None, None) {
         Ok(listing) if listing.cards.iter().any(|c| c.usable.is_ok()) => listing,
         other => return eprintln!("SKIPPED no CUDA card: {:?}", other.map(|l| l.cards)),
     };
@@ -43,11 +44,12 @@ fn a_batch_is_taken_apart_into_all_its_launches_and_the_bytes_that_they_read() {
         name: "cuda:0".to_owned(),
         memory_bytes: 256 << 20,
         decode_bytes_per_s: 1e10,
+        decode_op_us: 0.0,
         prompt_macs_per_s: 1e11,
     };
     let cache = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"));
-    let settings = KernelSettings { nvrtc: None, cache };
-    let mut card = CudaCard::open(facts, device, &listing.driver, &settings).unwrap();
+    let settings = KernelSettings { cache, ..KernelSettings::default() };
+    let mut card = CudaCard::open(facts, device, &settings).unwrap();
     let stage = StageProgram { program: program.clone(), layers: layers.clone() };
     let mut exec = card.stage(&stage, &file, &setup.settings(), &Quiet).unwrap();
     let pages = setup.context.div_ceil(PAGE_POSITIONS) as u32;

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use tandem::device::batch::{Batch, BatchId, BatchRow};
+use tandem::device::batch::{Batch, BatchId, BatchRow, RowWants};
+use tandem::device::best::Chooser;
 use tandem::engine::build::{Machines, StageSpec, machines};
 use tandem::engine::coordinator::{Coordinator, CoordinatorAction, CoordinatorEvent};
 use tandem::engine::error::EngineError;
@@ -60,10 +61,18 @@ impl Bench {
     /// The oldest batch comes back; its rows prefer `tokens`, in row order.
     fn answer(&mut self, tokens: &[usize]) {
         let batch = self.unanswered.remove(0);
-        let rows = batch.logits_rows();
-        let mut logits = vec![0.0; rows * VOCAB];
-        (0..rows).for_each(|row| logits[row * VOCAB + tokens[row]] = 1.0);
-        self.step(CoordinatorEvent::Done { batch: batch.id, logits }, 0);
+        let mut values = Vec::new();
+        for (wants, &token) in batch.wants().zip(tokens) {
+            let mut logits = vec![0.0; VOCAB];
+            logits[token] = 1.0;
+            let at = values.len();
+            values.resize(at + wants.values(VOCAB), 0.0);
+            match wants {
+                RowWants::Logits => values[at..].copy_from_slice(&logits),
+                _ => Chooser::default().choose(&logits, &mut values[at..]),
+            }
+        }
+        self.step(CoordinatorEvent::Done { batch: batch.id, values }, 0);
     }
 
     /// The rows of every batch in flight, as (state, position).
@@ -99,8 +108,8 @@ fn chunks_follow_each_other_before_the_first_is_back_and_cut_at_multiples() {
     assert_eq!(cuts(&bench), [(0, 16), (16, 16), (32, 16)]);
     bench.answer(&[]);
     assert_eq!(cuts(&bench), [(16, 16), (32, 16), (48, 5)]);
-    let wanted: Vec<usize> = bench.unanswered.iter().map(|b| b.logits_rows()).collect();
-    assert_eq!(wanted, [0, 0, 1], "only the prompt's last row makes logits");
+    let wanted: Vec<usize> = bench.unanswered.iter().map(|b| b.wants().count()).collect();
+    assert_eq!(wanted, [0, 0, 1], "only the prompt's last row is asked for");
 }
 
 #[test]
@@ -193,8 +202,8 @@ fn logits_that_are_not_finite_end_the_request_and_no_other() {
     bench.submit(0, request(2, 50));
     bench.submit(1, request(2, 50));
     let batch = bench.unanswered.remove(0);
-    let logits = vec![f32::NAN; VOCAB];
-    bench.step(CoordinatorEvent::Done { batch: batch.id, logits }, 0);
+    let values = vec![f32::NAN; batch.wanted_values(VOCAB)];
+    bench.step(CoordinatorEvent::Done { batch: batch.id, values }, 0);
     assert_eq!(bench.finishes(), [(0, Finish::Failed(EngineError::NotFinite { position: 1 }))]);
     bench.answer(&[3]);
     assert_eq!(bench.finishes().len(), 1);
@@ -224,10 +233,10 @@ fn a_batch_that_does_not_come_back_ends_everything_at_its_deadline() {
 #[test]
 fn an_answer_out_of_turn_or_of_another_size_ends_everything() {
     let answers = [(BatchId(1), vec![]), (BatchId(0), vec![0.0; VOCAB + 1]), (BatchId(0), vec![])];
-    for (batch, logits) in answers {
+    for (batch, values) in answers {
         let mut bench = Bench::new(1, options(1));
         bench.submit(0, request(2, 50));
-        bench.step(CoordinatorEvent::Done { batch, logits }, 0);
+        bench.step(CoordinatorEvent::Done { batch, values }, 0);
         assert!(matches!(bench.finishes()[0].1, Finish::Failed(EngineError::Internal { .. })));
         assert_eq!(bench.others, [CoordinatorAction::Abort]);
     }
@@ -265,7 +274,8 @@ fn a_stage_asks_for_pages_input_and_place_in_this_order() {
     let options = options(2);
     let mut stages = pipeline(3, &options).stages;
     let stage = &mut stages[1];
-    let row = |state, position| BatchRow { state: StateId(state), position, token: 0, wants_logits: false };
+    let row =
+        |state, position| BatchRow { state: StateId(state), position, token: 0, wants: RowWants::Nothing };
     let rows = vec![row(0, 0), row(0, 1), row(1, 0)];
     let batch = Arc::new(Batch::new(BatchId(4), rows));
     assert_eq!(stage.step(StageEvent::Started, 0), StageAction::Pop);
@@ -274,7 +284,7 @@ fn a_stage_asks_for_pages_input_and_place_in_this_order() {
     assert_eq!((stage.pages().length(StateId(0)), stage.pages().length(StateId(1))), (2, 1));
     assert_eq!(stage.step(StageEvent::Taken, 2), StageAction::Reserve(batch.clone()));
     assert_eq!(stage.step(StageEvent::Reserved, 3), StageAction::Run(batch.clone()));
-    let ran = StageEvent::Ran(Ok(RunTimes { start_ns: 4, end_ns: 5, waited_ns: 0 }));
+    let ran = StageEvent::Ran(Ok(RunTimes { start_ns: 4, end_ns: 5, waited_ns: 0, card: None }));
     assert_eq!(stage.step(ran, 5), StageAction::HandOff(batch.clone()));
     assert_eq!(stage.step(StageEvent::HandedOff, 6), StageAction::Pop);
     let stamps = stage.take_stamps().unwrap();
@@ -296,7 +306,7 @@ fn a_stage_asks_for_pages_input_and_place_in_this_order() {
 #[test]
 fn bad_rows_are_told_and_handed_on_and_a_bad_card_is_the_end() {
     let options = options(1);
-    let row = BatchRow { state: StateId(0), position: 0, token: 0, wants_logits: true };
+    let row = BatchRow { state: StateId(0), position: 0, token: 0, wants: RowWants::Logits };
     let batch = Arc::new(Batch::new(BatchId(0), vec![row]));
     for (fault, expected) in [
         (RunFault::Rows("inf".to_owned()), StageAction::Tell(BatchId(0), "inf".to_owned())),

@@ -48,7 +48,7 @@ fn references(file: &File, setup: &Setup, chance: &mut Chance, lengths: &[(usize
         let mut logits = model.logits(&prompt, 1);
         let mut tokens = Vec::new();
         for i in 0..decoded {
-            tokens.push(tandem::engine::sample::argmax(&logits[logits.len() - vocab..]));
+            tokens.push(tandem::device::best::argmax(&logits[logits.len() - vocab..]));
             if i + 1 < decoded {
                 let rows =
                     support::rows(tandem::model::facts::StateId(0), (prompt.len() + i) as u32, &tokens[i..]);

@@ -392,7 +392,7 @@ fn stages_that_share_a_turn_or_are_pinned_give_the_same_text() {
         let bytes = if stage.card == CardId(3) { None } else { Some((t.rows * HASH_ROW_VALUES as u64) * 4) };
         assert!(bytes.is_none_or(|b| b == t.handed_bytes));
     }
-    engine.reset_stats();
+    engine.take_stats();
     assert!(engine.stats().iter().all(|s| s.times.batches == 0));
 }
 

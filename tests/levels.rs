@@ -125,8 +125,10 @@ fn each_cards_ledger_is_the_plans_items() {
             let layers = loaded.program.layers.len();
             for (card, range) in loaded.cards.iter().zip([0..1, 1..layers]) {
                 let mut items = footprint.stage_items(CardKind::Cpu, range, &setup.sizes());
-                // Links and logits belong to the engine, which books them.
-                items.retain(|i| !matches!(i.kind, ItemKind::LinkSlots | ItemKind::Logits));
+                // Links, and logits on their way, belong to the engine, which books them.
+                items.retain(|i| i.kind != ItemKind::LinkSlots);
+                let on_their_way = setup.sizes().logits_bytes(loaded.program.facts.vocab);
+                items.iter_mut().filter(|i| i.kind == ItemKind::Logits).for_each(|i| i.bytes -= on_their_way);
                 let planned: Vec<_> = items.iter().map(|i| (i.kind, i.bytes)).collect();
                 let mut booked: Vec<_> = card.ledger().entries().iter().map(|(&k, &b)| (k, b)).collect();
                 booked.retain(|(_, b)| *b > 0);

@@ -466,6 +466,7 @@ fn a_local_link_is_the_plans_item_and_a_staged_one_has_a_slot_more_on_either_car
         vector_bytes: 0,
         read_bytes_per_row: ByKind::default(),
         macs_per_row: 0,
+        ops: 16,
         paged: Vec::new(),
         fixed_values: 0,
     };

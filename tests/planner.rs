@@ -117,6 +117,7 @@ fn layer() -> impl Strategy<Value = LayerFootprint> {
             vector_bytes: vectors * 1_000,
             read_bytes_per_row: ByKind::same(dense * 100_000 + experts * 50_000),
             macs_per_row: dense * 160_000 + experts * 80_000,
+            ops: 10 + dense as usize,
             paged,
             fixed_values,
         },
@@ -153,19 +154,21 @@ fn cards(count: Range<usize>) -> impl Strategy<Value = (Vec<CardFacts>, LinkFact
     let rate = || prop_oneof![Just(1e10), Just(2e10), 1e9..1e11];
     // From too small for a layer to large enough for all.
     let memory = prop_oneof![Just(2_000_000u64), Just(8_000_000), 10_000u64..20_000_000];
-    let card = (memory, rate(), rate());
+    let op_us = prop_oneof![Just(0.0), 0.0..5.0];
+    let card = (memory, rate(), rate(), op_us);
     let link = || (prop_oneof![Just(0.0), Just(5.0), 0.0..50.0], prop_oneof![Just(1e18), 1e8..1e11]);
     (prop::collection::vec(card, count), prop::collection::vec(link(), 64), any::<bool>()).prop_map(
         |(facts, pairs, alike)| {
             let cards: Vec<CardFacts> = facts
                 .iter()
                 .enumerate()
-                .map(|(at, &(memory_bytes, decode_bytes_per_s, prompt_macs_per_s))| CardFacts {
+                .map(|(at, &(memory_bytes, decode_bytes_per_s, prompt_macs_per_s, decode_op_us))| CardFacts {
                     id: CardId(at as u32),
                     kind: CardKind::Cpu,
                     name: format!("cpu:{at}"),
                     memory_bytes,
                     decode_bytes_per_s,
+                    decode_op_us,
                     prompt_macs_per_s,
                 })
                 .collect();
@@ -461,6 +464,7 @@ fn dense(layers: usize) -> Footprint {
         vector_bytes: 4_608,
         read_bytes_per_row: ByKind::same(2_200_000),
         macs_per_row: 3_540_000,
+        ops: 16,
         paged: vec![(3, 64, 64)],
         fixed_values: 0,
     };
@@ -589,7 +593,7 @@ fn a_refusal_names_the_items_that_did_not_fit_and_what_would() {
 #[test]
 fn flags_out_of_range_give_one_line_that_names_the_flag() {
     type Change = fn(&mut Case);
-    let cases: [(&str, Change); 19] = [
+    let cases: [(&str, Change); 20] = [
         ("--layer-split has 2 numbers, 2 cards need 1", |c| c.options.layer_split = Some(vec![3, 5])),
         ("--layer-split has 0 numbers, 2 cards need 1", |c| c.options.layer_split = Some(vec![])),
         ("--layer-split 30", |c| c.options.layer_split = Some(vec![30])),
@@ -617,6 +621,7 @@ fn flags_out_of_range_give_one_line_that_names_the_flag() {
             c.footprint.layers[4].paged = vec![(1, 48, 32)];
         }),
         ("cpu:1: the decode rate is NaN", |c| c.cards[1].decode_bytes_per_s = f64::NAN),
+        ("cpu:1: the time of an op is -1", |c| c.cards[1].decode_op_us = -1.0),
         ("link facts cover 1 cards", |c| c.links = virtual_links(1)),
     ];
     for (text, change) in cases {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use support::{case_tokens, crc32, in_repository, json, rows};
-use tandem::device::batch::{Batch, BatchId, PageTables};
+use tandem::device::batch::{Batch, BatchId, PageTables, RowWants};
 use tandem::device::cpu::reference::Reference;
 use tandem::device::{CardError, StageExec, StageSettings};
 use tandem::gguf::File;
@@ -198,7 +198,9 @@ fn only_rows_that_want_logits_get_them() {
             let mut stages = Stages::lower(case, &[]);
             let mut rows = rows(StateId(0), 0, &case.tokens);
             let wanted = [3, case.tokens.len() - 1];
-            rows.iter_mut().enumerate().for_each(|(i, row)| row.wants_logits = wanted.contains(&i));
+            rows.iter_mut().enumerate().for_each(|(i, row)| {
+                row.wants = if wanted.contains(&i) { RowWants::Logits } else { RowWants::Nothing }
+            });
             let vocab = case.program.facts.vocab;
             let mut logits = vec![f32::NAN; wanted.len() * vocab];
             let batch = Batch::new(BatchId(0), rows);

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Compile every kernel source for every architecture with a given NVRTC; no card is needed.
 
-usage: nvrtc_check.py --kernels DIR --arch 75,80,90 [--verbose] LIBNVRTC...
+usage: nvrtc_check.py --kernels DIR --arch 75,80,90 [--verbose] [--out FOLDER] LIBNVRTC...
 
 Each `DIR/*.cu` is compiled to a cubin with the options of the engine (src/device/cuda/source.rs), all `.h` and `.cuh`
 files of DIR given by their names below DIR, as the engine gives them. One line a library, source and architecture:
 time, bytes, largest register count, largest shared memory of a kernel. An error, a warning or a spilled register ends
-with exit status 1; 2 is a usage error. Python 3.9 alone.
+with exit status 1; 2 is a usage error. --out keeps the cubins of one library and architecture: FOLDER/NAME.cubin.
+Python 3.9 alone.
 """
 import argparse
 import concurrent.futures
@@ -38,7 +39,7 @@ class Nvrtc:
             raise RuntimeError(f"{name}: {self.library.nvrtcGetErrorString(status).decode()}")
 
     def compile(self, name, source, headers, options):
-        """The cubin's size and the log; size None where the source does not compile."""
+        """The cubin and the log; None where the source does not compile."""
         texts = (ctypes.c_char_p * len(headers))(*headers.values())
         names = (ctypes.c_char_p * len(headers))(*(n.encode() for n in headers))
         flags = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
@@ -49,10 +50,13 @@ class Nvrtc:
         self.call("nvrtcGetProgramLogSize", program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         self.call("nvrtcGetProgramLog", program, log)
+        cubin = None
         if not failed:
             self.call("nvrtcGetCUBINSize", program, ctypes.byref(size))
+            cubin = ctypes.create_string_buffer(size.value)
+            self.call("nvrtcGetCUBIN", program, cubin)
         self.call("nvrtcDestroyProgram", ctypes.byref(program))
-        return (None if failed else size.value), log.value.decode()
+        return (cubin.raw if cubin else None), log.value.decode()
 
 
 def complaints(log):
@@ -74,12 +78,12 @@ def largest(pattern, log):
 
 
 def compiled(library, name, source, headers, arch):
-    """In a process of its own: the compiler takes one program at a time. (what was compiled, bytes, log)."""
+    """In a process of its own: the compiler takes one program at a time. (source, what was compiled, cubin, log)."""
     nvrtc = Nvrtc(library)
     start = time.monotonic()
-    size, log = nvrtc.compile(name, source, headers, [f"--gpu-architecture=sm_{arch}", *OPTIONS])
+    cubin, log = nvrtc.compile(name, source, headers, [f"--gpu-architecture=sm_{arch}", *OPTIONS])
     took = (time.monotonic() - start) * 1e3
-    return f"nvrtc {nvrtc.version} {name} sm_{arch}: {took:.0f} ms", size, log
+    return name, f"nvrtc {nvrtc.version} {name} sm_{arch}: {took:.0f} ms", cubin, log
 
 
 def main():
@@ -87,8 +91,13 @@ def main():
     parser.add_argument("--kernels", type=pathlib.Path, required=True)
     parser.add_argument("--arch", required=True, help="compute capabilities without the point, by commas")
     parser.add_argument("--verbose", action="store_true", help="print the whole log")
+    parser.add_argument("--out", type=pathlib.Path, help="keep the cubins here; one library, one architecture")
     parser.add_argument("libraries", nargs="+")
     options = parser.parse_args()
+    if options.out:
+        if len(options.libraries) > 1 or "," in options.arch:
+            parser.error("--out takes one library and one architecture")
+        options.out.mkdir(parents=True, exist_ok=True)
 
     sources = sorted(options.kernels.glob("*.cu"))
     if not sources:
@@ -101,17 +110,19 @@ def main():
     jobs = [(l, s.name, s.read_bytes(), headers, a) for l in options.libraries for s in sources for a in options.arch.split(",")]
     failures = 0
     with concurrent.futures.ProcessPoolExecutor() as processes:
-        for name, size, log in processes.map(compiled, *zip(*jobs)):
+        for source, name, cubin, log in processes.map(compiled, *zip(*jobs)):
             wrong = complaints(log)
             registers, shared = largest(REGISTERS, log), largest(SHARED, log)
             print(
-                f"{name}, {size} bytes, {log.count(KERNEL)} kernels, {registers} registers, {shared} bytes shared"
-                + (", FAILED" if wrong or size is None else ""),
+                f"{name}, {len(cubin or b'')} bytes, {log.count(KERNEL)} kernels, {registers} registers, {shared} bytes shared"
+                + (", FAILED" if wrong or cubin is None else ""),
                 flush=True,
             )
-            if wrong or size is None or options.verbose:
+            if wrong or cubin is None or options.verbose:
                 print("\n".join(wrong) if wrong and not options.verbose else log)
-            failures += bool(wrong) or size is None
+            if options.out and cubin:
+                (options.out / source).with_suffix(".cubin").write_bytes(cubin)
+            failures += bool(wrong) or cubin is None
     print(f"{failures} failed")
     sys.exit(1 if failures else 0)
 

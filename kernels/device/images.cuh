@@ -1,4 +1,4 @@
-// Both images of 256 values of a row, made by one warp.
+// Both images of 256 values of a row, made by one warp, or of a row in shared memory, made by a block.
 //
 // Invariants: codes and scales are those of `quantise_a32`, `quantise_a256`; codes lie at a multiple of 8.
 // Does not know: where the values come from. Source: docs/numerics.md, Activation images.
@@ -49,6 +49,26 @@ struct Images {
             if (first == 0) scales256[at / A256_VALUES] = scale.scale;
         }
         return largest;
+    }
+
+    // A block of WARPS warps makes the images of a row of `values` values at `near`, a multiple of 16 in shared memory, and
+    // tells of what is not finite.
+    template <i32 WARPS> DEVICE void write_row(const f32* near, i32 values, i64 at, u32* fault, u32 fault_id) const {
+        const i32 lane = (i32) threadIdx.x % SHORT_LANES;
+#pragma unroll 1
+        for (i32 group = (i32) threadIdx.x / SHORT_LANES * A256_VALUES; group < values; group += WARPS * A256_VALUES) {
+            Words4 both[2] = {};
+            if (group + lane * LANE_VALUES < values) {
+                const Words4* const words = (const Words4*)(near + group + lane * LANE_VALUES);
+                both[0] = words[0];
+                both[1] = words[1];
+            }
+            f32 mine[LANE_VALUES];
+#pragma unroll
+            for (i32 j = 0; j < LANE_VALUES; j++) mine[j] = bits_f32(both[j / 4].word[j % 4]);
+            const u32 largest = write(mine, at + group, values - group);
+            if (!is_finite(largest) && lane == 0) report_fault(fault, fault_id);
+        }
     }
 
     DEVICE static void store_codes(i8* to, const f32 (&value)[LANE_VALUES], ImageScale scale) {

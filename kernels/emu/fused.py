@@ -107,6 +107,89 @@ def check_norm_images(card, oracle, check, rng):
     card.free_all()
 
 
+def check_sum_norm(card, oracle, check, rng):
+    """The sum of experts, added, with the norm behind it, against one op after the other."""
+    for width, used, n in ((32, 1, 2), (256, 3, 1), (288, 8, 3), (512, 10, 2), (2048, 8, 2), (2080, 4, 1), (8192, 2, 1)):
+        stride, eps = width + 4, 1e-6
+        x, pairs = strided(rng.standard_normal((n, width)).astype(F), stride, 0, rng), rng.standard_normal((n * used, width))
+        x[0, 1] = -0.0
+        pairs, weights = card.upload(pairs.astype(F)), card.upload(rng.standard_normal((n, used)).astype(F))
+        weight = card.upload(rng.standard_normal(width).astype(F))
+        for has_floats, kinds in ((1, ()), (0, ("a256",)), (1, ("a32", "a256")), (0, ("a32",))):
+            want, got = card.upload(x), card.upload(x)
+            norms = [card.upload(np.full((n, stride), 9, F)) for _ in range(2)]
+            images = [Images(card, width, n, kinds) for _ in range(2)]
+            outs = [(norm if has_floats else None, stride, *own.arguments(), n, own.fault, FAULT) for norm, own in zip(norms, images)]
+            card.launch("combine", (blocks(width), n, 1), (256, 1, 1), pairs, weights, want, stride, width, used, 1, n)
+            card.launch("norm_images", (n, 1, 1), (256, 1, 1), want, stride, None, 0, weight, width, eps, *outs[0])
+            card.launch(
+                "sum_norm_images", (n, 1, 1), (512, 1, 1), got, stride, pairs, weights, used, weight, width, eps, *outs[1],
+                shared=4 * width
+            )
+            what = f"sum_norm_images {width} of {n}, {used} experts"
+            check.equal(what + ": row", got.read(), want.read())
+            check.equal(what + ": floats", norms[1].read(), norms[0].read())
+            for kind in images[0].kinds:
+                for part, a, b in zip(("codes", "scales"), images[1].places[kind], images[0].places[kind]):
+                    check.equal(f"{what}: {kind} {part}", a.read(), b.read())
+            check.equal(what + ": fault", images[1].fault.read(), np.zeros(1, np.uint32))
+        # Rule 6: a sum that is not finite.
+        bad = np.zeros((n * used, width), F)
+        bad[-1, width // 2] = np.inf
+        images = Images(card, width, n, ("a32",))
+        card.launch(
+            "sum_norm_images", (n, 1, 1), (512, 1, 1), card.upload(x), stride, card.upload(bad),
+            card.upload(np.ones((n, used), F)), used, weight, width, eps, None, 0, *images.arguments(), n, images.fault, FAULT,
+            shared=4 * width
+        )
+        check.equal(f"sum_norm_images {width} of inf", images.fault.read(), np.array([FAULT], np.uint32))
+        card.free_all()
+
+
+def stored(rows, form):
+    """Floats as a plain type keeps them."""
+    if form == "bf16":
+        return (np.ascontiguousarray(rows).view(np.uint32) >> 16).astype(np.uint16)
+    return rows.astype({"f32": F, "f16": np.float16}[form])
+
+
+def check_norm_router(card, oracle, check, rng):
+    """Norm and router at once, against one op after the other."""
+    cases = [(32, 5, 1, "f32"), (96, 128, 3, "f16"), (256, 9, 2, "bf16"), (288, 130, 2, "f32"), (512, 16, 8, "bf16"),
+             (2048, 128, 2, "f32"), (2080, 24, 1, "f16"), (4384, 8, 1, "f32"), (8192, 3, 1, "bf16"), (64, 300, 2, "f32")]
+    for width, experts, n, form in cases:
+        stride, eps = width + 5, 1e-6
+        x, w = strided(rng.standard_normal((n, width)).astype(F) * 3, stride, 0, rng), rng.standard_normal(width).astype(F)
+        router = stored((rng.standard_normal((experts, width)) / np.sqrt(width)).astype(F), form)
+        scale, bias = (rng.standard_normal(count).astype(F) for count in (1, experts))
+        for has_more, bad in ((0, None), (1, None), (1, np.nan)):
+            rows, kinds = x.copy(), ("a32", "a256") if has_more else ()
+            if bad is not None:
+                rows[n - 1, width // 2] = bad
+            rows, weight, matrix = card.upload(rows), card.upload(w), card.upload(router)
+            finish = (card.upload(scale), card.upload(bias)) if has_more else (None, None)
+            normed, logits = card.alloc((n, stride), F), card.alloc((n, experts), F)
+            card.launch(
+                "rms_norm", (1, n, 1), (256, 1, 1), rows, stride, width, normed, stride, width, weight, 0, width, eps, n
+            )
+            card.launch(
+                f"product_float_{form}", (experts, -(-n // 8), 1), (32, 1, 1), matrix, normed, stride, logits, experts,
+                experts, width, n, *finish
+            )
+            out, own, images = card.alloc((n, stride), F), card.alloc((n, experts + 2), F), Images(card, width, n, kinds)
+            card.launch(
+                f"norm_router_{form}", (-(-experts // 4) + 1, n, 1), (256, 1, 1), rows, stride, weight, width, eps,
+                out if has_more else None, stride, *images.arguments(), matrix, *finish, own, experts + 2, experts, n,
+                images.fault, FAULT, shared=4 * width
+            )
+            what = f"norm_router {form} {experts} x {width} of {n}"
+            check.equal(what + ": logits", own.read()[:, :experts], logits.read())
+            if has_more:
+                check.equal(what + ": floats", out.read()[:, :width], normed.read()[:, :width])
+                images.check(what, check, quantised(card, normed, stride, 0, width, n))
+        card.free_all()
+
+
 def check_heads(card, oracle, check, rng):
     """Norm, rope and append of heads at once, against one op after the other."""
     for form in FORMS:

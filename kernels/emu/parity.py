@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """All kernels on the stub driver against the bits of oracle/dots.json and oracle/blocks.json.
 
-usage: parity.py [--libraries target/emu] [--oracles oracle] [--only TEXT]
+usage: parity.py [--libraries target/emu | --cubins FOLDER] [--oracles oracle] [--only TEXT]
 
 Every case runs with threads and blocks in rising and in falling order, with work at once and late, on one and on several
 OS threads: all give the oracle's bits. Cases stand among other rows, heads and states, in strided rows and shuffled
-pages, whose values must not matter. One line a section, "N compared"; exit status 1 if any bit differs.
+pages, whose values must not matter. With --cubins (tools/nvrtc_check.py --out) they run once, on the computer's first
+card. One line a section, "N compared"; exit status 1 if any bit differs.
 Python 3.9 and numpy.
 """
 import argparse
@@ -16,6 +17,7 @@ import sys
 import numpy as np
 
 import fused
+import handover
 import products
 import prompt_attention
 from bits import FAULT, Check, F, blocks, floats, strided, values
@@ -120,7 +122,7 @@ def check_router(card, oracle, check, rng):
         ids, weights = card.alloc((2, used), np.uint32), card.alloc((2, used), F)
         fault = card.upload(np.zeros(1, np.uint32))
         card.launch(
-            "route", (2, 1, 1), (128, 1, 1), card.upload(rows).at(2), experts + 3, experts, used, ids, weights, 2, fault,
+            "route", (2, 1, 1), (256, 1, 1), card.upload(rows).at(2), experts + 3, experts, used, ids, weights, 2, fault,
             FAULT
         )
         check.equal(f"route {i}: ids", ids.read()[1], np.array(case["ids"], np.uint32))
@@ -131,7 +133,7 @@ def check_router(card, oracle, check, rng):
         logits[0, place] = np.nan
         ids, weights = card.alloc((1, 4), np.uint32), card.alloc((1, 4), F)
         fault = card.upload(np.zeros(1, np.uint32))
-        card.launch("route", (1, 1, 1), (128, 1, 1), card.upload(logits), experts, experts, 4, ids, weights, 1, fault, FAULT)
+        card.launch("route", (1, 1, 1), (256, 1, 1), card.upload(logits), experts, experts, 4, ids, weights, 1, fault, FAULT)
         check.equal("route: a logit that is no number", fault.read(), np.array([FAULT], np.uint32))
         check.equal("route: experts that exist", ids.read()[0] < experts, np.ones(4, bool))
 
@@ -262,9 +264,13 @@ SECTIONS = [
     check_sums,
     check_attention,
     fused.check_norm_images,
+    fused.check_sum_norm,
+    fused.check_norm_router,
     fused.check_heads,
     fused.check_tiles,
     prompt_attention.check_prompt_attention,
+    handover.check_best,
+    handover.check_host,
     products.check_tables,
     products.check_groups,
     products.check_products,
@@ -277,18 +283,21 @@ def main():
     root = pathlib.Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--libraries", type=pathlib.Path, default=root / "target/emu")
+    parser.add_argument("--cubins", type=pathlib.Path, help="kernels for a real card, probes.cu among them")
     parser.add_argument("--only", help="sections whose name has this text")
     parser.add_argument("--oracles", type=pathlib.Path, default=root / "oracle")
     options = parser.parse_args()
     oracle = json.loads((options.oracles / "dots.json").read_text())
     oracle["blocks"] = json.loads((options.oracles / "blocks.json").read_text())["types"]
-    driver = Driver(options.libraries)
-    cards = [Card(driver, 0), Card(driver, 1, "attention.cu")]
+    driver = Driver(options.libraries, options.cubins)
+    cards = [Card(driver, 0)] if options.cubins else [Card(driver, 0), Card(driver, 1, "attention.cu")]
+    settings = ((0, 0, 1, 0),) if options.cubins else ((0, 0, 1, 0), (1, 0, 2, 1), (0, 1, 2, 1), (1, 1, 1, 0))
     wrong = 0
-    for falling, late, threads, card in ((0, 0, 1, 0), (1, 0, 2, 1), (0, 1, 2, 1), (1, 1, 1, 0)):
-        driver.set_order(falling)
-        driver.set_late(late)
-        driver.set_threads(threads)
+    for falling, late, threads, card in settings:
+        if not options.cubins:
+            driver.set_order(falling)
+            driver.set_late(late)
+            driver.set_threads(threads)
         for section in SECTIONS:
             if options.only and options.only not in section.__name__:
                 continue
@@ -297,7 +306,8 @@ def main():
             cards[card].free_all()
             order, when = ("falling" if falling else "rising"), ("late" if late else "at once")
             name = section.__name__[len("check_") :]
-            print(f"{name}: {check.compared} compared, {check.wrong} wrong ({order}, {when}, {threads} threads)")
+            how = "a card" if options.cubins else f"{order}, {when}, {threads} threads"
+            print(f"{name}: {check.compared} compared, {check.wrong} wrong ({how})")
             wrong += check.wrong
     sys.exit(1 if wrong else 0)
 

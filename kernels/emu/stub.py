@@ -1,4 +1,4 @@
-"""The stub driver from Python: cards, memory, launches, through the functions of CUDA's driver alone.
+"""A CUDA driver from Python: cards, memory, launches. The stub's, or with kernels compiled before a real card's.
 
 Invariants: every status is checked; arguments are packed as the driver wants them, an address for each. What a kernel's
 arguments are is said by the caller: `Buffer` (or None) a pointer, `float` an f32, `int` an i32, `Wide` an i64.
@@ -43,11 +43,14 @@ class Config(ctypes.Structure):
 
 
 class Driver:
-    """The library, started."""
+    """The library, started: the stub in a folder, or the computer's own where `cubins` are given."""
 
-    def __init__(self, folder):
-        self.library = ctypes.CDLL(str(pathlib.Path(folder) / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
-        self.compiler = ctypes.CDLL(str(pathlib.Path(folder) / "libnvrtc.so.12"))
+    def __init__(self, folder, cubins=None):
+        self.cubins = cubins
+        stub = "libcuda.so.1" if cubins else str(pathlib.Path(folder) / "libcuda.so.1")
+        self.library = ctypes.CDLL(stub, mode=ctypes.RTLD_GLOBAL)
+        if not cubins:
+            self.compiler = ctypes.CDLL(str(pathlib.Path(folder) / "libnvrtc.so.12"))
         self.call("cuInit", 0)
 
     def call(self, name, *arguments):
@@ -66,6 +69,10 @@ class Driver:
 
     def set_threads(self, threads):
         self.library.tandem_emu_set_threads(threads)
+
+    def images(self, source):
+        """All kernels: the stub's compiler gives them with any source."""
+        return [p.read_bytes() for p in sorted(self.cubins.glob("*.cubin"))] if self.cubins else [self.image(source)]
 
     def image(self, source):
         """What the stub compiler makes of a kernel source with all headers."""
@@ -115,11 +122,14 @@ class Card:
 
     def __init__(self, driver, number, source="rows.cu"):
         self.driver, self.number, self.buffers = driver, number, []
-        self.context, self.stream, self.module = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.context, self.stream, self.modules = ctypes.c_void_p(), ctypes.c_void_p(), []
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), number)
         self.use()
         driver.call("cuStreamCreate", ctypes.byref(self.stream), 1)
-        driver.call("cuModuleLoadData", ctypes.byref(self.module), driver.image(source))
+        for image in driver.images(source):
+            module = ctypes.c_void_p()
+            driver.call("cuModuleLoadData", ctypes.byref(module), image)
+            self.modules.append(module)
 
     def use(self):
         self.driver.call("cuCtxSetCurrent", self.context)
@@ -144,8 +154,11 @@ class Card:
     def function(self, name):
         self.use()
         function = ctypes.c_void_p()
-        self.driver.call("cuModuleGetFunction", ctypes.byref(function), self.module, name.encode())
-        return function
+        for module in self.modules:
+            status = self.driver.status("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+            if status == 0:
+                return function
+        raise DriverError(f"cuModuleGetFunction {name}", status)
 
     def launch(self, name, grid, block, *arguments, shared=0):
         """`shared`: bytes of dynamic shared memory."""

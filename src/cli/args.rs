@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
 
+use super::devices::cache_folder;
 use crate::device::cuda::faults::ForcedFault;
+use crate::device::cuda::kernels::KernelSettings;
+use crate::device::cuda::vendor::Vendor;
 use crate::engine::linking::LinkChoice;
 use crate::model::facts::{Activations, KvFormat};
 
@@ -90,24 +93,51 @@ impl ModelArgs {
     }
 }
 
+/// The run-time compilers of the kernels.
+#[derive(Clone, Debug, Args)]
+pub(super) struct CompilerArgs {
+    /// The run-time compiler of CUDA cards, a libnvrtc.so [default: searched for, see `tandem devices`]
+    #[arg(long, value_name = "FILE")]
+    pub(super) nvrtc: Option<PathBuf>,
+    /// The run-time compiler of AMD cards, a libhiprtc.so [default: searched for, see `tandem devices`]
+    #[arg(long, value_name = "FILE")]
+    pub(super) hiprtc: Option<PathBuf>,
+}
+
+impl CompilerArgs {
+    /// That of a vendor's cards, where it was named.
+    pub(super) fn of(&self, vendor: Vendor) -> Option<&Path> {
+        vendor.one_of(&self.nvrtc, &self.hiprtc).as_deref()
+    }
+
+    /// The same with the folder of compiled kernels.
+    pub(super) fn kernel_settings(&self) -> KernelSettings {
+        KernelSettings {
+            nvrtc: self.nvrtc.clone(),
+            hiprtc: self.hiprtc.clone(),
+            cache: cache_folder().map(|folder| folder.join("kernels")),
+        }
+    }
+}
+
 /// Flags of every command that plans.
 #[derive(Clone, Debug, Args)]
 pub(super) struct SplitArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
     /// Cards, in the order of the split unless --gpu-order says another: numbers of CUDA cards as nvidia-smi shows
-    /// them (0,1), `cpu:N` for N virtual cards [default: every usable CUDA card, else cpu:2]
+    /// them (0,1), `hip:0` for AMD card 0, which no such card has run yet, `cpu:N` for N virtual cards [default: every
+    /// usable CUDA card, else cpu:2]
     #[arg(long, value_name = "CARDS")]
     pub(super) gpus: Option<String>,
-    /// The run-time compiler of CUDA's kernels, a libnvrtc.so [default: searched for, see `tandem devices`]
-    #[arg(long, value_name = "FILE")]
-    pub(super) nvrtc: Option<PathBuf>,
-    /// Let CUDA cards or their links fail, to see what follows: out-of-memory, lost-card, kernel, no-nvrtc, old-driver,
+    #[command(flatten)]
+    pub(super) compilers: CompilerArgs,
+    /// Let GPUs or their links fail, to see what follows: out-of-memory, lost-card, kernel, no-nvrtc, old-driver,
     /// peer-test, link-stop; lost-card:1 for card 1 alone
     #[arg(long, value_name = "FAULT", hide_short_help = true)]
     pub(super) force_fault: Option<ForcedFault>,
     /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all; units are powers of 1,024, GB the same as GiB)
-    /// [default: a CUDA card's free memory; virtual cards share the machine's available memory equally]
+    /// [default: a GPU's free memory; virtual cards share the machine's available memory equally]
     #[arg(long, value_name = "SIZES")]
     pub(super) card_memory: Option<String>,
     /// First layer of each card after the first, e.g. 18,32 [default: the planner's choice]
@@ -187,6 +217,9 @@ pub(super) struct GenerateArgs {
     /// Print one JSON object in place of text
     #[arg(long)]
     pub(super) json: bool,
+    /// Print where the time of each card went: busy, waiting, copies
+    #[arg(long)]
+    pub(super) timing: bool,
     /// Go on after end-of-generation tokens
     #[arg(long)]
     pub(super) ignore_eos: bool,
@@ -247,9 +280,8 @@ pub(super) struct DevicesArgs {
     /// Measure memory, product and link rates
     #[arg(long)]
     pub(super) measure: bool,
-    /// The run-time compiler of CUDA's kernels, a libnvrtc.so [default: searched for]
-    #[arg(long, value_name = "FILE")]
-    pub(super) nvrtc: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) compilers: CompilerArgs,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -277,6 +309,9 @@ pub(super) struct BenchArgs {
     /// Token ids to read and to decode, separated by blanks, commas or new lines [default: pseudo-random]
     #[arg(long, value_name = "FILE")]
     pub(super) tokens_file: Option<PathBuf>,
+    /// Print where the time of each card went: busy, waiting, copies
+    #[arg(long)]
+    pub(super) timing: bool,
     /// In place of rates: take a window behind the prompt, and the prompt's last chunk, apart into kinds of launches on each
     /// CUDA card
     #[arg(long)]

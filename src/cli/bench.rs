@@ -1,30 +1,51 @@
 //! `tandem bench`: prompt and decode speed, measured on the running engine.
 //!
-//! One repetition reads a prompt of `--pp` tokens behind `--depth` others and decodes `--tg` given tokens behind it.
+//! One repetition reads a prompt of `--pp` tokens behind `--depth` others and decodes `--tg` given tokens behind it. Times of
+//! cards are those of the last repetition: up to the end of the last sequence's prompt, and from there on.
 //! Invariant: model loading and the first repetition are never timed.
 
 use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, bail};
-use serde_json::{Value, json};
+use parking_lot::Mutex;
+use serde_json::json;
 
 use super::args::BenchArgs;
 use super::load::{Prepared, Wanted};
-use super::{input, interrupt, profile};
+use super::{input, interrupt, profile, timing};
 use crate::device::cpu::machine;
 use crate::engine::handle::RequestHandle;
 use crate::engine::open::{LinkRun, Opened};
+use crate::engine::pipeline::StageStats;
 use crate::engine::request::{Counters, Finish, Request, RequestEvent};
-use crate::model::facts::StageId;
 use crate::split::options::CONTEXT_MAX;
 use crate::split::plan::StagePlan;
 
 /// One repetition's rates.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Rates {
     prompt_tok_s: f64,
     decode_tok_s: f64,
     last_argmax: Option<u32>,
+    prompt_stats: Vec<StageStats>,
+}
+
+/// Waits for the end of all sequences' prompts; then the times of decode begin.
+struct Phases<'a> {
+    opened: &'a Opened,
+    /// Sequences whose prompts are being read.
+    reading: AtomicUsize,
+    prompt_stats: Mutex<Vec<StageStats>>,
+}
+
+impl Phases<'_> {
+    /// A sequence's prompt has been read.
+    fn prompt_read(&self) {
+        if self.reading.fetch_sub(1, Ordering::AcqRel) == 1 {
+            *self.prompt_stats.lock() = self.opened.engine.take_stats();
+        }
+    }
 }
 
 /// Runs the command.
@@ -53,7 +74,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let _watched = interrupt::looks();
     let mut runs = Vec::new();
     for rep in 0..=args.reps {
-        opened.engine.reset_stats();
+        opened.engine.take_stats();
         let rates = repetition(args, &tokens, &opened)?;
         if rep > 0 {
             runs.push(rates);
@@ -105,8 +126,10 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
         handles.push(handle);
     }
     // Each request has a reader of its own: one that nobody reads is held back, and would decode alone later.
+    let reading = AtomicUsize::new(args.sequences);
+    let phases = &Phases { opened, reading, prompt_stats: Mutex::default() };
     let readers = std::thread::scope(|scope| {
-        let start = |handle| std::thread::Builder::new().spawn_scoped(scope, move || read(handle));
+        let start = |handle| std::thread::Builder::new().spawn_scoped(scope, move || read(handle, phases));
         let readers: std::io::Result<Vec<_>> = handles.into_iter().map(start).collect();
         // Where one cannot start, its request and those behind it are dropped, which cancels them.
         readers.map(|readers| readers.into_iter().map(|r| r.join()).collect::<Vec<_>>())
@@ -126,11 +149,12 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
         prompt_tok_s: rate(args.pp, span(|c| c.prompt_ns)),
         decode_tok_s: rate(args.tg, span(|c| c.decode_ns)),
         last_argmax,
+        prompt_stats: std::mem::take(&mut *phases.prompt_stats.lock()),
     })
 }
 
 /// Reads a request to its end: what the model chose last, and what the request took.
-fn read(mut handle: RequestHandle) -> anyhow::Result<(Option<u32>, Counters)> {
+fn read(mut handle: RequestHandle, phases: &Phases<'_>) -> anyhow::Result<(Option<u32>, Counters)> {
     let mut last_argmax = None;
     while let Some(event) = handle.next_event() {
         match event {
@@ -138,37 +162,11 @@ fn read(mut handle: RequestHandle) -> anyhow::Result<(Option<u32>, Counters)> {
             RequestEvent::Finished { finish: Finish::Failed(error), .. } => return Err(error.into()),
             RequestEvent::Finished { finish: Finish::Cancelled, .. } => bail!("interrupted"),
             RequestEvent::Finished { counters, .. } => return Ok((last_argmax, counters)),
+            RequestEvent::Prompt { read, total } if read == total => phases.prompt_read(),
             RequestEvent::Prompt { .. } | RequestEvent::Logits { .. } => {}
         }
     }
     bail!("a request ended without saying why")
-}
-
-/// Where each stage's time went, for `--json`.
-pub(super) fn stage_reports(opened: &Opened) -> Vec<Value> {
-    let stats = opened.engine.stats();
-    let one = |(s, p): (&crate::engine::pipeline::StageStats, &crate::split::plan::StagePlan)| {
-        let t = &s.times;
-        json!({
-            "card": p.name,
-            "first_layer": p.layers.start,
-            "layers": p.layers.len(),
-            "busy_share": t.share(t.busy_ns),
-            "waiting_in_share": t.share(t.waiting_in_ns),
-            "waiting_out_share": t.share(t.waiting_out_ns),
-            "waiting_turn_share": t.share(t.waiting_turn_ns),
-            "hand_offs": t.batches,
-            "bytes_per_hand_off": t.bytes_per_hand_off(),
-            "arrives": p.arrives,
-            "arrives_why": why(opened, p.stage),
-        })
-    };
-    stats.iter().zip(&opened.plan.stages).map(one).collect()
-}
-
-/// Why rows reach a stage by no faster kind of link.
-fn why(opened: &Opened, stage: StageId) -> Option<&str> {
-    opened.links.iter().find(|link| link.to == stage)?.why.as_deref()
 }
 
 /// The links that ran, in words, each with why it is no faster.
@@ -194,6 +192,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]) -> anyhow::Result<()> {
     let mib = |bytes: Option<u64>| bytes.map(|b| b as f64 / f64::from(1 << 20));
+    let prompt_stats = runs.last().map_or(Vec::new(), |r| r.prompt_stats.clone());
+    let decode_stats = opened.engine.stats();
     let value = json!({
         "model": prepared.model.file.path().display().to_string(),
         "prompt_tok_s": median(runs.iter().map(|r| r.prompt_tok_s)),
@@ -209,7 +209,8 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
         "kv": prepared.options.kv.name(),
         "machine": { "cpu": machine::cpu_name(), "cpus": machine::allowed_cpus(), "tier": prepared.choice.tier.name() },
         "plan": opened.plan,
-        "stages": stage_reports(opened),
+        "prompt_stages": timing::reports(&prompt_stats, opened),
+        "stages": timing::reports(&decode_stats, opened),
     });
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -230,17 +231,17 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
     if args.tg > 0 {
         writeln!(out, "decode {}: {}", args.tg, spread(runs.iter().map(|r| r.decode_tok_s).collect()))?;
     }
-    for (s, p) in opened.engine.stats().iter().zip(&opened.plan.stages) {
-        let t = &s.times;
-        writeln!(
-            out,
-            "{}: busy {:.0} %, waiting for input {:.0} %, for output {:.0} %, for its turn {:.0} %",
-            p.name,
-            100.0 * t.share(t.busy_ns),
-            100.0 * t.share(t.waiting_in_ns),
-            100.0 * t.share(t.waiting_out_ns),
-            100.0 * t.share(t.waiting_turn_ns)
-        )?;
+    for (phase, stats) in [("prompt", &prompt_stats), ("decode", &decode_stats)] {
+        if phase == "decode" && args.tg == 0 {
+            continue;
+        }
+        if args.timing {
+            for line in timing::lines(stats, &opened.plan.stages) {
+                writeln!(out, "{phase}: {line}")?;
+            }
+        } else {
+            writeln!(out, "{phase}: {}", timing::busy(stats, &opened.plan.stages))?;
+        }
     }
     if let Some(links) = links_in_words(opened) {
         writeln!(out, "{links}")?;

@@ -3,17 +3,15 @@
 //! Invariants: cards have ids in the order named; a card that cannot be used is refused with the reason, and only
 //! cards that nobody named are left out silently.
 
-use std::path::Path;
-
 use anyhow::{Context as _, bail};
 
 use super::args::SplitArgs;
 use super::devices::{card_rates, gpu_rates};
-use super::gpu_rates::kernel_settings;
+use super::gpu_probe::CardSpeed;
 use crate::device::cpu::machine;
 use crate::device::cpu::simd::tier::Tier;
-use crate::device::cuda::faults::ForcedFault;
-use crate::device::cuda::listing::{self, Listing};
+use crate::device::cuda::listing::{self, DECODE_OP_US, Listing};
+use crate::device::cuda::vendor::Vendor;
 use crate::engine::linking::LinkChoice;
 use crate::engine::open::{CardChoice, CpuThreads, CudaChoice};
 use crate::model::facts::{CardFacts, CardId, CardKind, LinkFacts, LinkKind};
@@ -34,65 +32,86 @@ const MEMORY_MIN_BYTES: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named {
     Virtual,
-    /// By its number.
-    Cuda(usize),
+    /// By its number among its maker's.
+    Gpu(Vendor, usize),
 }
 
-/// Reads `--gpus`: numbers of CUDA cards and `cpu:N`, separated by commas.
+impl Named {
+    fn vendor(self) -> Option<Vendor> {
+        match self {
+            Named::Virtual => None,
+            Named::Gpu(vendor, _) => Some(vendor),
+        }
+    }
+}
+
+/// Reads `--gpus`: numbers of CUDA cards, `hip:0` and `cpu:N`, separated by commas.
 fn named(text: &str) -> anyhow::Result<Vec<Named>> {
     let mut all = Vec::new();
     for part in text.split(',').map(str::trim) {
         let virtual_count = part.strip_prefix("cpu:").map(|n| n.parse::<usize>().ok().filter(|n| *n > 0));
-        match (virtual_count, part.parse::<usize>()) {
+        let gpu = match part.strip_prefix("hip:") {
+            Some(number) => number.parse().map(|number| Named::Gpu(Vendor::Hip, number)),
+            None => part.parse().map(|number| Named::Gpu(Vendor::Cuda, number)),
+        };
+        match (virtual_count, gpu) {
             (Some(Some(count)), _) if count <= CARDS_MAX => all.extend(vec![Named::Virtual; count]),
             (Some(Some(_)), _) => bail!("--gpus {part}: at most {CARDS_MAX} virtual cards; give fewer"),
             (Some(None), _) if part == "cpu:0" => bail!("--gpus cpu:0: no card at all; write cpu:1 for one"),
-            (None, Ok(number)) if all.contains(&Named::Cuda(number)) => {
-                bail!("--gpus {text}: card {number} is named twice; name it once")
+            (None, Ok(card)) if all.contains(&card) => {
+                bail!("--gpus {text}: card {part} is named twice; name it once")
             }
-            (None, Ok(number)) => all.push(Named::Cuda(number)),
+            (None, Ok(card)) => all.push(card),
             _ => bail!(
-                "--gpus {text}: `{part}` is no card; write numbers as nvidia-smi shows them (0,1), or cpu:N for \
-                 virtual cards (cpu:2)"
+                "--gpus {text}: `{part}` is no card; write numbers as nvidia-smi shows them (0,1), hip:0 for an AMD \
+                 card, or cpu:N for virtual cards (cpu:2)"
             ),
         }
     }
     Ok(all)
 }
 
-/// What `--gpus` means on this computer, with the listing of CUDA cards where it names any.
-fn chosen(
-    gpus: Option<&str>,
-    nvrtc: Option<&Path>,
-    fault: Option<ForcedFault>,
-) -> anyhow::Result<(Vec<Named>, Option<Listing>)> {
-    if let Some(text) = gpus {
-        let all = named(text)?;
-        let has_cuda = all.iter().any(|n| matches!(n, Named::Cuda(_)));
-        let listing = has_cuda.then(|| listing::list(nvrtc, fault)).transpose();
-        return Ok((all, listing.with_context(|| format!("--gpus {text}"))?));
+/// The GPUs of this computer, of each maker that was looked for.
+#[derive(Clone, Debug, Default)]
+struct Listings(Vec<Listing>);
+
+impl Listings {
+    fn of(&self, vendor: Vendor) -> &Listing {
+        let listing = self.0.iter().find(|listing| listing.driver.vendor() == vendor);
+        listing.expect("invariant: GPUs are named with their maker's listing")
     }
-    // Without a driver there are no GPUs, which is no reason to warn.
-    let listing = listing::list(nvrtc, fault).ok();
+}
+
+/// What `--gpus` means on this computer, with the listings of the GPUs that it names.
+fn chosen(args: &SplitArgs) -> anyhow::Result<(Vec<Named>, Listings)> {
+    let list = |vendor| listing::list(vendor, args.compilers.of(vendor), args.force_fault);
+    if let Some(text) = &args.gpus {
+        let all = named(text)?;
+        let vendors = Vendor::ALL.into_iter().filter(|v| all.iter().any(|n| n.vendor() == Some(*v)));
+        let listings = vendors.map(list).collect::<Result<_, _>>();
+        return Ok((all, Listings(listings.with_context(|| format!("--gpus {text}"))?)));
+    }
+    // Without a driver there are no GPUs, which is no reason to warn. AMD cards are used where they are named.
+    let listing = list(Vendor::Cuda).ok();
     let cards = listing.iter().flat_map(|l| l.cards.iter().enumerate());
-    let usable: Vec<Named> =
-        cards.filter(|(_, card)| card.usable.is_ok()).map(|(number, _)| Named::Cuda(number)).collect();
+    let usable = cards.filter(|(_, card)| card.usable.is_ok());
+    let usable: Vec<Named> = usable.map(|(number, _)| Named::Gpu(Vendor::Cuda, number)).collect();
     if !usable.is_empty() {
-        return Ok((usable, listing));
+        return Ok((usable, Listings(listing.into_iter().collect())));
     }
     for (number, card) in listing.iter().flat_map(|l| l.cards.iter().enumerate()) {
         if let Err(reason) = &card.usable {
             tracing::warn!("CUDA card {number} ({}) is not used: {reason}", card.device.name);
         }
     }
-    Ok((vec![Named::Virtual; VIRTUAL_DEFAULT], None))
+    Ok((vec![Named::Virtual; VIRTUAL_DEFAULT], Listings::default()))
 }
 
 /// The cards that the flags name.
 pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
-    let (all, listing) = chosen(args.gpus.as_deref(), args.nvrtc.as_deref(), args.force_fault)?;
-    if args.force_fault.is_some() && listing.is_none() {
-        bail!("--force-fault: there is no CUDA card that could fail; name one with --gpus 0");
+    let (all, listings) = chosen(args)?;
+    if args.force_fault.is_some() && listings.0.is_empty() {
+        bail!("--force-fault: there is no GPU that could fail; name one with --gpus 0");
     }
     if all.len() > CARDS_MAX {
         bail!("--gpus names {} cards; a plan has at most {CARDS_MAX}, name fewer", all.len());
@@ -115,7 +134,7 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
             CpuThreads::PerCard(n) => (cpus / virtual_count as f64).min(n as f64),
         },
     );
-    let (mut facts, mut devices, mut numbers, mut virtual_index) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut facts, mut devices, mut gpus, mut virtual_index) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for (index, card) in (0u32..).zip(&all) {
         let id = CardId(index);
         facts.push(match *card {
@@ -124,11 +143,11 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
                 virtual_index += 1;
                 CardFacts { id, ..card }
             }
-            Named::Cuda(number) => {
-                let listing = listing.as_ref().expect("invariant: CUDA cards are named with their listing");
-                let facts = cuda_card(listing, number, id)?;
+            Named::Gpu(vendor, number) => {
+                let listing = listings.of(vendor);
+                let facts = gpu_card(listing, number, id)?;
                 devices.push((id, listing.cards[number].device.clone()));
-                numbers.push((id, number));
+                gpus.push((id, vendor, number));
                 facts
             }
         });
@@ -137,7 +156,7 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
         for (card, bytes) in facts.iter_mut().zip(card_memory(text, all.len())?) {
             card.memory_bytes = bytes;
         }
-        let host = facts.iter().filter(|card| card.kind == CardKind::Cpu);
+        let host = facts.iter().filter(|card| !card.kind.is_gpu());
         let all_bytes = host.fold(0u64, |sum, card| sum.saturating_add(card.memory_bytes));
         let available_bytes = machine::available_bytes();
         if all_bytes > available_bytes {
@@ -149,37 +168,39 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
         }
     }
     let kinds: Vec<CardKind> = facts.iter().map(|f| f.kind).collect();
-    let kernels = kernel_settings(args.nvrtc.as_deref());
+    let kernels = args.compilers.kernel_settings();
+    let links = links(&kinds, &listings, &gpus, args.link)?;
     Ok(CardChoice {
         cards: facts,
-        links: links(&kinds, listing.as_ref(), &numbers, args.link)?,
+        links,
         link: args.link,
         threads,
         tier,
-        cuda: listing.map(|l| CudaChoice { driver: l.driver, devices, kernels }),
+        cuda: (!devices.is_empty()).then_some(CudaChoice { devices, kernels }),
     })
 }
 
 /// Links between all cards, as they are to be tried.
 fn links(
     kinds: &[CardKind],
-    listing: Option<&Listing>,
-    numbers: &[(CardId, usize)],
+    listings: &Listings,
+    gpus: &[(CardId, Vendor, usize)],
     link: LinkChoice,
 ) -> anyhow::Result<LinkFacts> {
     let mut facts = defaults::links(kinds);
-    let Some(listing) = listing.filter(|_| !numbers.is_empty()) else {
+    if gpus.is_empty() {
         if link == LinkChoice::Staged {
             facts.kinds.iter_mut().flatten().for_each(|kind| *kind = LinkKind::Staged);
         }
         return Ok(facts);
-    };
-    let measured = gpu_rates();
-    let device = |number: usize| &listing.cards[number].device;
-    for &(from, from_number) in numbers {
-        for &(to, to_number) in numbers.iter().filter(|(to, _)| *to != from) {
-            let kind = link.between(device(from_number), device(to_number))?;
-            let rate = measured.link(listing, (from_number, to_number), kind);
+    }
+    let device = |vendor: Vendor, number: usize| &listings.of(vendor).cards[number].device;
+    for &(from, maker, from_number) in gpus {
+        let measured = gpu_rates(maker);
+        for &(to, other, to_number) in gpus.iter().filter(|(to, _, _)| *to != from) {
+            let kind = link.between(device(maker, from_number), device(other, to_number))?;
+            let numbers = Some((from_number, to_number)).filter(|_| maker == other);
+            let rate = numbers.and_then(|numbers| measured.link(listings.of(maker), numbers, kind));
             let (from, to) = (from.index(), to.index());
             facts.kinds[from][to] = kind;
             facts.rates[from][to] = rate.unwrap_or_else(|| defaults::link_rate(kind));
@@ -188,22 +209,33 @@ fn links(
     Ok(facts)
 }
 
-/// What the planner knows of CUDA card `number`.
-fn cuda_card(listing: &Listing, number: usize, id: CardId) -> anyhow::Result<CardFacts> {
-    let count = listing.cards.len();
+/// What the planner knows of a maker's card `number`.
+fn gpu_card(listing: &Listing, number: usize, id: CardId) -> anyhow::Result<CardFacts> {
+    let (count, vendor) = (listing.cards.len(), listing.driver.vendor());
+    let (flag, cards) = (vendor.flag(number), vendor.cards());
     let Some(card) = listing.cards.get(number) else {
-        bail!("--gpus {number}: the driver shows {count} CUDA cards, numbered from 0; see `tandem devices`");
+        bail!("--gpus {flag}: the driver shows {count} {cards}, numbered from 0; see `tandem devices`");
     };
     match &card.usable {
-        Err(reason) => bail!("--gpus {number} ({}): {reason}", card.device.name),
-        Ok(free_bytes) => Ok(CardFacts {
-            id,
-            kind: CardKind::Cuda,
-            name: format!("cuda:{number}"),
-            memory_bytes: free_bytes.saturating_sub(DRIVER_BYTES.min(card.device.memory_bytes / 16)),
-            decode_bytes_per_s: card.decode_bytes_per_s(),
-            prompt_macs_per_s: card.prompt_macs_per_s(),
-        }),
+        Err(reason) => bail!("--gpus {flag} ({}): {reason}", card.device.name),
+        Ok(free_bytes) => {
+            let typical = CardSpeed {
+                decode_bytes_per_s: card.decode_bytes_per_s(),
+                decode_op_us: DECODE_OP_US,
+                prompt_macs_per_s: card.prompt_macs_per_s(),
+            };
+            let CardSpeed { decode_bytes_per_s, decode_op_us, prompt_macs_per_s } =
+                gpu_rates(vendor).speed(listing, number).unwrap_or(typical);
+            Ok(CardFacts {
+                id,
+                kind: vendor.one_of(CardKind::Cuda, CardKind::Hip),
+                name: format!("{}:{number}", vendor.prefix()),
+                memory_bytes: free_bytes.saturating_sub(DRIVER_BYTES.min(card.device.memory_bytes / 16)),
+                decode_bytes_per_s,
+                decode_op_us,
+                prompt_macs_per_s,
+            })
+        }
     }
 }
 
@@ -241,12 +273,15 @@ mod tests {
 
     #[test]
     fn cards_are_named_by_number_and_by_count() {
-        use Named::{Cuda, Virtual};
+        use Named::Virtual;
+        let [cuda, hip] = Vendor::ALL.map(|vendor| move |number| Named::Gpu(vendor, number));
         for (text, expected) in [
             ("cpu:2", vec![Virtual, Virtual]),
-            ("0", vec![Cuda(0)]),
-            ("1,0", vec![Cuda(1), Cuda(0)]),
-            ("0, cpu:1", vec![Cuda(0), Virtual]),
+            ("0", vec![cuda(0)]),
+            ("1,0", vec![cuda(1), cuda(0)]),
+            ("0, cpu:1", vec![cuda(0), Virtual]),
+            ("hip:0", vec![hip(0)]),
+            ("hip:1,1,hip:0", vec![hip(1), cuda(1), hip(0)]),
         ] {
             assert_eq!(named(text).unwrap(), expected, "{text}");
         }
@@ -254,7 +289,9 @@ mod tests {
 
     #[test]
     fn what_is_no_card_is_told_with_what_is() {
-        for text in ["", "gpu:2", "0,", "cpu:0", "cpu:x", "-1", "0,0", "cpu:64"] {
+        for text in
+            ["", "gpu:2", "0,", "cpu:0", "cpu:x", "-1", "0,0", "cpu:64", "hip:", "hip:-1", "hip:0,hip:0"]
+        {
             let error = named(text).unwrap_err().to_string();
             assert!(error.starts_with("--gpus "), "{text:?}: {error}");
         }

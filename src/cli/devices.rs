@@ -19,13 +19,14 @@ use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::{machine, measure};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::listing::{self, Listed, Listing};
+use crate::device::cuda::vendor::{Architecture, Vendor};
 use crate::model::facts::{CardRates, LinkKind, StageId};
 use crate::split::budget::format_bytes;
 use crate::transport::wait::{Cancel, Patience, Wait};
 use crate::transport::{LinkEnds, LinkError, LinkSpec};
 
 /// Of the file of rates; other versions are ignored.
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 
 /// Rates of a file that are believed: bytes, multiply-adds or microseconds.
 const RATE_MIN: f64 = 1e-6;
@@ -45,9 +46,6 @@ const CHUNK_ROWS: usize = 512;
 
 /// Values of a row, as in a small model.
 const ROW_VALUES: usize = 576;
-
-/// Why HIP cards cannot be used.
-const NO_HIP: &str = "this build has no HIP backend yet: only CUDA and virtual cards";
 
 /// What `--measure` found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,6 +67,8 @@ pub(super) struct Rates {
     link_bytes_per_s: f64,
     /// Of CUDA cards and of the links between them.
     gpus: GpuRates,
+    /// Of AMD cards and of the links between them.
+    hip: GpuRates,
 }
 
 impl Rates {
@@ -91,7 +91,12 @@ impl Rates {
             rates.link_bytes_per_s,
         ];
         // The planner divides by them.
-        if !all.into_iter().chain(rates.gpus.numbers()).all(|rate| (RATE_MIN..RATE_MAX).contains(&rate)) {
+        if !all
+            .into_iter()
+            .chain(rates.gpus.numbers())
+            .chain(rates.hip.numbers())
+            .all(|rate| (RATE_MIN..RATE_MAX).contains(&rate))
+        {
             return Err("a rate in it is not one that a computer has".to_owned());
         }
         Ok((rates.cpu == cpu).then_some(rates))
@@ -124,9 +129,9 @@ pub(super) fn card_rates(tier: Tier, threads: f64) -> CardRates {
     }
 }
 
-/// Rates of CUDA cards and their links, measured earlier.
-pub(super) fn gpu_rates() -> GpuRates {
-    measured_rates().map(|rates| rates.gpus).unwrap_or_default()
+/// Rates of a maker's cards and their links, measured earlier.
+pub(super) fn gpu_rates(vendor: Vendor) -> GpuRates {
+    measured_rates().map(|rates| vendor.one_of(rates.gpus, rates.hip)).unwrap_or_default()
 }
 
 /// Rates measured earlier on this processor.
@@ -152,13 +157,15 @@ fn measured_rates() -> Option<Rates> {
 
 /// Runs the command. Rates that cannot be kept are shown before the error says so.
 pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
-    let cuda = listing::list(args.nvrtc.as_deref(), None);
+    let listings = Vendor::ALL.map(|v| (v, listing::list(v, args.compilers.of(v), None)));
     let (rates, kept) = if args.measure {
         let mut rates = measure_all()?;
-        if let Ok(listing) = &cuda {
+        for (vendor, listing) in &listings {
+            let Ok(listing) = listing else { continue };
             let _watched = interrupt::looks();
-            let measured = gpu_rates::measure(listing, &gpu_rates::kernel_settings(args.nvrtc.as_deref()));
-            rates.gpus = measured.context("the rates of CUDA cards")?;
+            let measured = gpu_rates::measure(listing, &args.compilers.kernel_settings());
+            *vendor.one_of(&mut rates.gpus, &mut rates.hip) =
+                measured.with_context(|| format!("the rates of {}", vendor.cards()))?;
         }
         let kept = rates_path().context("no home folder to keep the rates in; set one for this user");
         let kept = kept.and_then(|path| keep(&path, &rates));
@@ -167,7 +174,7 @@ pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
         (measured_rates(), Ok(()))
     };
     let mut out = BufWriter::new(std::io::stdout().lock());
-    report(&mut out, args.json, rates.as_ref(), &cuda)?;
+    report(&mut out, args.json, rates.as_ref(), &listings)?;
     out.flush()?;
     kept
 }
@@ -176,7 +183,7 @@ fn report(
     out: &mut dyn Write,
     is_json: bool,
     rates: Option<&Rates>,
-    cuda: &Result<Listing, CudaError>,
+    listings: &[(Vendor, Result<Listing, CudaError>)],
 ) -> anyhow::Result<()> {
     let (cpu, cpus, memory) = (machine::cpu_name(), machine::allowed_cpus(), machine::available_bytes());
     let tiers: Vec<&str> = Tier::available().iter().map(|t| t.name()).collect();
@@ -184,8 +191,9 @@ fn report(
         let mut report = serde_json::json!({
             "cpu": { "name": cpu, "cpus": cpus, "available_bytes": memory, "tiers": tiers, "usable": true },
         });
-        report["cuda"] = cuda_json(cuda);
-        report["hip"] = serde_json::json!({ "usable": false, "reason": NO_HIP });
+        for (vendor, listing) in listings {
+            report[vendor.prefix()] = gpus_json(*vendor, listing);
+        }
         report["rates"] = serde_json::json!(rates);
         writeln!(out, "{report}")?;
         return Ok(());
@@ -206,25 +214,24 @@ fn report(
             )?;
             let (us, rate) = (r.link_latency_us, r.link_bytes_per_s / 1e9);
             writeln!(out, "       measured between two threads: hand-off {us:.2} us, {rate:.1} GB/s")?;
-            r.gpus.write(out)?;
+            r.gpus.write(out, Vendor::Cuda)?;
+            r.hip.write(out, Vendor::Hip)?;
         }
         None => {
             writeln!(out, "       not measured: `tandem devices --measure` gives the planner real rates")?;
         }
     }
-    cuda_text(out, cuda)?;
-    writeln!(out, "hip    not usable: {NO_HIP}")?;
-    Ok(())
+    listings.iter().try_for_each(|(vendor, listing)| gpus_text(out, *vendor, listing))
 }
 
-/// Why no CUDA card can be used; `None` where one can.
-fn cuda_reason(cuda: &Result<Listing, CudaError>) -> Option<String> {
-    match cuda {
+/// Why no card of a maker's can be used; `None` where one can.
+fn no_gpu(vendor: Vendor, listing: &Result<Listing, CudaError>) -> Option<String> {
+    match listing {
         Err(error) => Some(error.to_string()),
         Ok(listing) if listing.cards.iter().any(|card| card.usable.is_ok()) => None,
         Ok(listing) => match listing.cards.first().map(|card| &card.usable) {
             Some(Err(reason)) => Some(reason.clone()),
-            _ => Some("the driver shows no card; check nvidia-smi and CUDA_VISIBLE_DEVICES".to_owned()),
+            _ => Some(format!("the driver shows no card; check {}", vendor.looks())),
         },
     }
 }
@@ -233,16 +240,16 @@ fn pci((domain, bus, device): (i32, i32, i32)) -> String {
     format!("{domain:04x}:{bus:02x}:{device:02x}")
 }
 
-fn cuda_json(cuda: &Result<Listing, CudaError>) -> serde_json::Value {
-    let reason = cuda_reason(cuda);
+fn gpus_json(vendor: Vendor, listing: &Result<Listing, CudaError>) -> serde_json::Value {
+    let reason = no_gpu(vendor, listing);
     let mut json = serde_json::json!({ "usable": reason.is_none() });
     if let Some(reason) = reason {
         json["reason"] = reason.into();
     }
-    let Ok(listing) = cuda else { return json };
+    let Ok(listing) = listing else { return json };
     let version = |(major, minor): (i32, i32)| format!("{major}.{minor}");
     json["driver"] = version(listing.driver.version()).into();
-    json["nvrtc"] = match &listing.nvrtc {
+    json[vendor.compiler().to_ascii_lowercase()] = match &listing.compiler {
         Ok((found, place)) => serde_json::json!({ "version": version(*found), "file": place }),
         Err(error) => serde_json::json!({ "reason": error.to_string() }),
     };
@@ -251,10 +258,19 @@ fn cuda_json(cuda: &Result<Listing, CudaError>) -> serde_json::Value {
             "number": number,
             "name": card.device.name,
             "pci": pci(card.device.pci),
-            "compute_capability": version(card.device.capability),
             "memory_bytes": card.device.memory_bytes,
             "usable": card.usable.is_ok(),
         });
+        match &card.device.architecture {
+            Ok(Architecture::Capability(major, minor)) => {
+                json["compute_capability"] = version((*major, *minor)).into();
+            }
+            Ok(Architecture::Gfx(gfx)) => {
+                json["architecture"] = gfx.to_string().into();
+                json["what_runs"] = gfx.what_runs().into();
+            }
+            Err(_) => {}
+        }
         match &card.usable {
             Ok(free_bytes) => json["free_bytes"] = (*free_bytes).into(),
             Err(reason) => json["reason"] = reason.clone().into(),
@@ -265,33 +281,48 @@ fn cuda_json(cuda: &Result<Listing, CudaError>) -> serde_json::Value {
     json
 }
 
-fn cuda_text(out: &mut dyn Write, cuda: &Result<Listing, CudaError>) -> anyhow::Result<()> {
-    let Some(listing) = cuda.as_ref().ok().filter(|l| !l.cards.is_empty()) else {
-        writeln!(out, "cuda   not usable: {}", cuda_reason(cuda).unwrap_or_default())?;
+fn gpus_text(
+    out: &mut dyn Write,
+    vendor: Vendor,
+    listing: &Result<Listing, CudaError>,
+) -> anyhow::Result<()> {
+    let prefix = vendor.prefix();
+    let Some(listing) = listing.as_ref().ok().filter(|l| !l.cards.is_empty()) else {
+        writeln!(out, "{prefix:6} not usable: {}", no_gpu(vendor, listing).unwrap_or_default())?;
         return Ok(());
     };
     for (number, card) in listing.cards.iter().enumerate() {
-        let (device, (major, minor)) = (&card.device, card.device.capability);
+        let device = &card.device;
+        let architecture =
+            device.architecture.as_ref().map_or("unknown architecture".to_owned(), |a| a.to_string());
         writeln!(
             out,
-            "cuda:{number} {}, compute capability {major}.{minor}, {}, PCI {}",
+            "{:6} {}, {architecture}, {}, PCI {}",
+            format!("{prefix}:{number}"),
             device.name,
             format_bytes(device.memory_bytes),
             pci(device.pci)
         )?;
         match &card.usable {
-            Ok(free_bytes) => {
-                writeln!(out, "       {} free; use it with --gpus {number}", format_bytes(*free_bytes))?;
-            }
+            Ok(free_bytes) => writeln!(
+                out,
+                "       {} free; use it with --gpus {}",
+                format_bytes(*free_bytes),
+                vendor.flag(number)
+            )?,
             Err(reason) => writeln!(out, "       not usable: {reason}")?,
+        }
+        if let (Ok(Architecture::Gfx(gfx)), Ok(_)) = (&device.architecture, &card.usable) {
+            writeln!(out, "       {}", gfx.what_runs())?;
         }
     }
     let (major, minor) = listing.driver.version();
-    match &listing.nvrtc {
+    let (maker, compiler) = (vendor.one_of("CUDA", "HIP"), vendor.compiler());
+    match &listing.compiler {
         Ok(((a, b), place)) => {
-            writeln!(out, "       driver for CUDA {major}.{minor}, NVRTC {a}.{b} ({place})")?
+            writeln!(out, "       driver for {maker} {major}.{minor}, {compiler} {a}.{b} ({place})")?
         }
-        Err(_) => writeln!(out, "       driver for CUDA {major}.{minor}, no NVRTC")?,
+        Err(_) => writeln!(out, "       driver for {maker} {major}.{minor}, no {compiler}")?,
     }
     Ok(())
 }
@@ -331,6 +362,7 @@ fn measure_all() -> anyhow::Result<Rates> {
         link_latency_us,
         link_bytes_per_s,
         gpus: GpuRates::default(),
+        hip: GpuRates::default(),
     })
 }
 
@@ -446,6 +478,7 @@ mod tests {
             link_latency_us: 0.25,
             link_bytes_per_s: 4e9,
             gpus: GpuRates::default(),
+            hip: GpuRates::default(),
         }
     }
 

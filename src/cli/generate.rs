@@ -170,6 +170,7 @@ struct Answer<'v> {
     detokenizer: Detokenizer<'v>,
     stops: StopStrings,
     json: bool,
+    timing: bool,
     text: String,
     tokens: Vec<u32>,
     stopped: Option<usize>,
@@ -187,6 +188,7 @@ impl<'v> Answer<'v> {
             detokenizer: Detokenizer::new(vocab, SpecialText::Hidden),
             stops: StopStrings::new(args.stop.clone()),
             json: args.json,
+            timing: args.timing,
             text: String::new(),
             tokens: Vec::new(),
             stopped: None,
@@ -244,7 +246,7 @@ impl<'v> Answer<'v> {
                 "prompt_tokens": self.prompt_tokens,
                 "prompt_tok_s": prompt_tok_s,
                 "decode_tok_s": decode_tok_s,
-                "stages": super::bench::stage_reports(opened),
+                "stages": super::timing::reports(&opened.engine.stats(), opened),
             });
             writeln!(std::io::stdout(), "{report}")?;
             return Ok(());
@@ -273,6 +275,11 @@ impl<'v> Answer<'v> {
             format_count(counters.generated_tokens, "token"),
             stages.join("; ") + &links
         )?;
+        if self.timing {
+            for line in super::timing::lines(&opened.engine.stats(), &opened.plan.stages) {
+                writeln!(std::io::stderr(), "{line}")?;
+            }
+        }
         Ok(())
     }
 }

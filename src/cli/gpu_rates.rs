@@ -1,4 +1,4 @@
-//! What `devices --measure` finds of CUDA cards and of the links between them, and what the planner takes from it.
+//! What `devices --measure` finds of a maker's GPUs and of the links between them, and what the planner takes from it.
 //!
 //! Invariant: rates belong to the very cards that were measured, by number and name; of other cards none is believed.
 
@@ -8,7 +8,7 @@ use std::io::Write;
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
-use super::devices::cache_folder;
+use super::gpu_probe::{self, CardSpeed};
 use super::interrupt;
 use crate::device::cuda::driver::Context;
 use crate::device::cuda::kernels::{KernelSettings, Kernels, Machine, Place};
@@ -16,10 +16,11 @@ use crate::device::cuda::links::measure::{self, LinkReach, Measured};
 use crate::device::cuda::links::side::LinkKernels;
 use crate::device::cuda::listing::Listing;
 use crate::device::cuda::source::LINKS;
+use crate::device::cuda::vendor::Vendor;
 use crate::device::{CardError, LoadProgress};
 use crate::model::facts::{CardId, LinkKind, LinkRate};
 
-/// All that was measured of CUDA cards.
+/// All that was measured of one maker's cards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct GpuRates {
     cards: Vec<GpuCard>,
@@ -34,6 +35,10 @@ struct GpuCard {
     copy_bytes_per_s: f64,
     /// From pinned memory.
     upload_bytes_per_s: f64,
+    /// As the planner counts, of models.
+    decode_bytes_per_s: f64,
+    decode_op_us: f64,
+    prompt_macs_per_s: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,13 +55,16 @@ struct GpuLink {
 impl GpuRates {
     /// All numbers that a planner might divide by.
     pub(super) fn numbers(&self) -> impl Iterator<Item = f64> {
-        let cards = self.cards.iter().flat_map(|c| [c.copy_bytes_per_s, c.upload_bytes_per_s]);
+        let rates = |c: &GpuCard| {
+            [c.copy_bytes_per_s, c.upload_bytes_per_s, c.decode_bytes_per_s, c.prompt_macs_per_s]
+        };
+        let cards = self.cards.iter().flat_map(rates);
         cards.chain(self.links.iter().flat_map(|l| [l.latency_us, l.bytes_per_s, l.window_us]))
     }
 
-    /// What a copy inside a card reads and writes, by the name that `--gpus` gives it and its maker's.
-    pub(super) fn copy_bytes_per_s(&self, card: &str, device: &str) -> Option<f64> {
-        let measured = self.cards.iter().find(|c| format!("cuda:{}", c.number) == card && c.name == device);
+    /// What a copy inside a card reads and writes, by its number in `--gpus` and its maker's name.
+    pub(super) fn copy_bytes_per_s(&self, number: usize, name: &str) -> Option<f64> {
+        let measured = self.cards.iter().find(|c| c.number == number && c.name == name);
         measured.map(|c| c.copy_bytes_per_s)
     }
 
@@ -67,30 +75,49 @@ impl GpuRates {
         (from, to): (usize, usize),
         kind: LinkKind,
     ) -> Option<LinkRate> {
-        let is_the_same = |number: usize| {
-            let measured = self.cards.iter().find(|card| card.number == number);
-            measured.is_some_and(|m| listing.cards.get(number).is_some_and(|c| c.device.name == m.name))
-        };
+        let is_the_same = |number: usize| self.card(listing, number).is_some();
         let link = self.links.iter().find(|l| (l.from, l.to, l.kind) == (from, to, kind))?;
         let rate = LinkRate { latency_us: link.latency_us, bytes_per_s: link.bytes_per_s };
         (is_the_same(from) && is_the_same(to)).then_some(rate)
     }
 
+    /// What was measured of the card of this number, if it is the same card.
+    fn card(&self, listing: &Listing, number: usize) -> Option<&GpuCard> {
+        let measured = self.cards.iter().find(|card| card.number == number)?;
+        (listing.cards.get(number)?.device.name == measured.name).then_some(measured)
+    }
+
+    /// What the planner counts with, if it was measured of that card.
+    pub(super) fn speed(&self, listing: &Listing, number: usize) -> Option<CardSpeed> {
+        let &GpuCard { decode_bytes_per_s, decode_op_us, prompt_macs_per_s, .. } =
+            self.card(listing, number)?;
+        Some(CardSpeed { decode_bytes_per_s, decode_op_us, prompt_macs_per_s })
+    }
+
     /// For people.
-    pub(super) fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
+    pub(super) fn write(&self, out: &mut dyn Write, vendor: Vendor) -> std::io::Result<()> {
+        let prefix = vendor.prefix();
         for card in &self.cards {
             writeln!(
                 out,
-                "       measured (cuda:{}): copy inside the card {:.0} GB/s read and written, from the host {:.1} GB/s",
+                "       measured ({prefix}:{}): copy inside the card {:.0} GB/s read and written, from the host {:.1} GB/s",
                 card.number,
                 card.copy_bytes_per_s / 1e9,
                 card.upload_bytes_per_s / 1e9
+            )?;
+            writeln!(
+                out,
+                "       measured (cuda:{}): decode {:.0} GB/s and {:.2} us an op, prompt {:.1} T multiply-adds/s",
+                card.number,
+                card.decode_bytes_per_s / 1e9,
+                card.decode_op_us,
+                card.prompt_macs_per_s / 1e12
             )?;
         }
         for link in &self.links {
             writeln!(
                 out,
-                "       measured (cuda:{} to cuda:{}, {}): hand-off {:.1} us and {:.1} GB/s; 8 rows of 10,240 values {:.1} us",
+                "       measured ({prefix}:{} to {prefix}:{}, {}): hand-off {:.1} us and {:.1} GB/s; 8 rows of 10,240 values {:.1} us",
                 link.from,
                 link.to,
                 link.kind.name(),
@@ -103,8 +130,8 @@ impl GpuRates {
     }
 }
 
-/// Nobody watches the few kernels of links being compiled.
-struct Unwatched;
+/// Nobody watches the kernels of a measurement being compiled.
+pub(super) struct Unwatched;
 
 impl LoadProgress for Unwatched {
     fn compiled(&self, _: CardId, _: usize, _: usize) -> Result<(), CardError> {
@@ -122,7 +149,7 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
     for (number, listed) in listing.cards.iter().enumerate().filter(|(_, card)| card.usable.is_ok()) {
         let card = CardId(number as u32);
         let context = Context::open(&listed.device).map_err(|e| e.on(card))?;
-        let machine = Machine { capability: listed.device.capability, driver: listing.driver.version() };
+        let machine = Machine::of(&listed.device).map_err(|e| e.on(card))?;
         let place = Place { card, context: &context, machine, progress: &Unwatched };
         let kernels = Kernels::load(place, settings, &[&LINKS], &BTreeSet::new())?;
         let kernels = LinkKernels::new(&kernels).map_err(|e| e.on(card))?;
@@ -134,20 +161,27 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
         }
         Ok(writeln!(std::io::stderr(), "measuring {what}")?)
     };
-    let mut rates = GpuRates::default();
+    let (mut rates, prefix) = (GpuRates::default(), listing.driver.vendor().prefix());
     for (number, name, card) in &cards {
-        step(format!("cuda:{number}: copies"))?;
+        step(format!("{prefix}:{number}: copies"))?;
+        let (copy_bytes_per_s, upload_bytes_per_s) = (card.copy_bytes_per_s()?, card.upload_bytes_per_s()?);
+        step(format!("{prefix}:{number}: two small models (the first time, their kernels are compiled)"))?;
+        let CardSpeed { decode_bytes_per_s, decode_op_us, prompt_macs_per_s } =
+            gpu_probe::speed(listing, *number, settings)?;
         rates.cards.push(GpuCard {
             number: *number,
             name: name.clone(),
-            copy_bytes_per_s: card.copy_bytes_per_s()?,
-            upload_bytes_per_s: card.upload_bytes_per_s()?,
+            copy_bytes_per_s,
+            upload_bytes_per_s,
+            decode_bytes_per_s,
+            decode_op_us,
+            prompt_macs_per_s,
         });
     }
     for (from, _, near) in &cards {
         for (to, _, far) in cards.iter().filter(|(to, _, _)| to != from) {
             for kind in [LinkKind::Peer, LinkKind::Mapped, LinkKind::Staged] {
-                step(format!("cuda:{from} to cuda:{to}: {}", kind.name()))?;
+                step(format!("{prefix}:{from} to {prefix}:{to}: {}", kind.name()))?;
                 match measure::link(near, far, kind)? {
                     Ok(LinkReach { rate, window_us }) => rates.links.push(GpuLink {
                         from: *from,
@@ -158,19 +192,11 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
                         window_us,
                     }),
                     Err(what) => {
-                        tracing::warn!("cuda:{from} to cuda:{to}: no {} link: {what}", kind.name());
+                        tracing::warn!("{prefix}:{from} to {prefix}:{to}: no {} link: {what}", kind.name());
                     }
                 }
             }
         }
     }
     Ok(rates)
-}
-
-/// Where kernels come from for the named compiler.
-pub(super) fn kernel_settings(nvrtc: Option<&std::path::Path>) -> KernelSettings {
-    KernelSettings {
-        nvrtc: nvrtc.map(ToOwned::to_owned),
-        cache: cache_folder().map(|folder| folder.join("kernels")),
-    }
 }

@@ -147,15 +147,15 @@ impl Prepared {
 
 /// How rows travel where a virtual card is at one end.
 fn host_link(link: LinkChoice, cards: &[CardFacts]) -> anyhow::Result<LinkKind> {
-    let cuda_count = cards.iter().filter(|card| card.kind == CardKind::Cuda).count();
+    let gpu_count = cards.iter().filter(|card| card.kind.is_gpu()).count();
     match link {
-        LinkChoice::Peer | LinkChoice::Mapped if cuda_count < 2 && cards.len() > 1 => {
+        LinkChoice::Peer | LinkChoice::Mapped if gpu_count < 2 && cards.len() > 1 => {
             bail!(
-                "--link peer and --link mapped join CUDA cards, of which --gpus names {cuda_count}; use --link auto"
+                "--link peer and --link mapped join GPUs, of which --gpus names {gpu_count}; use --link auto"
             )
         }
         // A GPU copies rows itself; a slot more on its side would only be one copy more.
-        LinkChoice::Staged if cuda_count == 0 => Ok(LinkKind::Staged),
+        LinkChoice::Staged if gpu_count == 0 => Ok(LinkKind::Staged),
         _ => Ok(LinkKind::Local),
     }
 }

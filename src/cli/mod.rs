@@ -10,6 +10,7 @@ mod detokenize;
 mod devices;
 mod flags;
 mod generate;
+mod gpu_probe;
 mod gpu_rates;
 mod input;
 mod inspect;
@@ -22,6 +23,7 @@ mod plan;
 mod profile;
 mod sim;
 mod synth;
+mod timing;
 mod tokenize;
 
 use std::fmt;

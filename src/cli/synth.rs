@@ -3,7 +3,7 @@
 //! Threads make pieces of tensors side by side; one writes them in file order. Invariant: the bytes depend on geometry,
 //! types and seed alone, not on threads; the file appears whole or not at all.
 
-use std::io::Write as _;
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -53,22 +53,27 @@ pub(super) fn run(args: &SynthArgs) -> anyhow::Result<()> {
             blueprint.metadata.insert(key.to_owned(), value.clone());
         }
     }
-    let specs: Vec<TensorSpec> = blueprint.tensors.iter().map(|t| t.spec.clone()).collect();
-    let layout = Layout::of(&specs);
     let mut out = OutFile::create(&args.out, &inputs).context("--out")?;
-    out.write_all(&head(&blueprint.metadata, &specs, &layout))?;
     let _watched = interrupt::looks();
-    write_tensors(&blueprint, args.seed, layout.data_bytes, &mut out)?;
+    write(&blueprint, args.seed, &mut out)?;
     out.finish().context("--out")?;
     writeln!(
         std::io::stderr(),
         "{}: {} tensors, {} parameters, {}",
         args.out.display(),
-        specs.len(),
+        blueprint.tensors.len(),
         blueprint.parameters(),
-        format_bytes(layout.data_bytes)
+        format_bytes(blueprint.tensor_bytes())
     )?;
     Ok(())
+}
+
+/// Writes the whole file, with a progress bar; `interrupt` is looked at.
+pub(super) fn write(blueprint: &Blueprint, seed: u64, out: &mut dyn Write) -> anyhow::Result<()> {
+    let specs: Vec<TensorSpec> = blueprint.tensors.iter().map(|t| t.spec.clone()).collect();
+    let layout = Layout::of(&specs);
+    out.write_all(&head(&blueprint.metadata, &specs, &layout))?;
+    write_tensors(blueprint, seed, layout.data_bytes, out)
 }
 
 /// A type by the name that people use, in any case.
@@ -105,7 +110,7 @@ fn pieces(tensors: &[Planned]) -> Vec<Piece> {
     pieces
 }
 
-fn write_tensors(blueprint: &Blueprint, seed: u64, bytes: u64, out: &mut OutFile) -> anyhow::Result<()> {
+fn write_tensors(blueprint: &Blueprint, seed: u64, bytes: u64, out: &mut dyn Write) -> anyhow::Result<()> {
     let pieces = pieces(&blueprint.tensors);
     let threads = machine::allowed_cpus().min(pieces.len().max(1));
     let bar = ProgressBar::new(bytes);
@@ -134,7 +139,7 @@ fn write_tensors(blueprint: &Blueprint, seed: u64, bytes: u64, out: &mut OutFile
                 }
                 let piece =
                     makers[number % threads].recv().context("a thread that makes weights ended early")?;
-                out.write_all(&piece).context("--out: cannot be written to its end")?;
+                out.write_all(&piece).context("the file cannot be written to its end")?;
                 bar.inc(piece.len() as u64);
             }
             Ok(())

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::model::facts::{PageId, StateId, WINDOW_ROWS_MAX};
+use crate::model::facts::{BEST_MAX, PageId, StateId, WINDOW_ROWS_MAX};
 
 /// Numbers batches in the order in which they were posted; every stage sees them in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -21,8 +21,41 @@ pub struct BatchRow {
     pub position: u32,
     /// Token id.
     pub token: u32,
-    /// Whether the last stage makes logits for it.
-    pub wants_logits: bool,
+    /// What the last stage gives for it.
+    pub wants: RowWants,
+}
+
+/// What a row wants of the stage that heads. Where more than a window's rows of a batch want something, all of these
+/// want all their logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RowWants {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The best tokens with their logits, best first: so many, from one to [`BEST_MAX`] and at most as many as there
+    /// are. [`super::best`] reads and writes them.
+    Best(usize),
+    /// The logits of all tokens.
+    Logits,
+}
+
+impl RowWants {
+    /// Whether it is anything.
+    pub fn is_some(self) -> bool {
+        self != RowWants::Nothing
+    }
+
+    /// How many values that is.
+    pub fn values(self, vocab: usize) -> usize {
+        match self {
+            RowWants::Nothing => 0,
+            RowWants::Best(count) => {
+                assert!((1..=BEST_MAX.min(vocab)).contains(&count), "the best {count} of {vocab} tokens");
+                2 * count
+            }
+            RowWants::Logits => vocab,
+        }
+    }
 }
 
 /// Whether anybody still waits for what a batch makes. It is shared with whoever may lose interest; once lost, it
@@ -82,9 +115,23 @@ impl Batch {
         if self.rows.len() <= WINDOW_ROWS_MAX { BatchKind::Window } else { BatchKind::Chunk }
     }
 
-    /// Rows that asked for logits.
-    pub fn logits_rows(&self) -> usize {
-        self.rows.iter().filter(|r| r.wants_logits).count()
+    /// The rows that follow where all of them stand: of the same states, each as far behind as its state has rows here.
+    pub fn behind(&self) -> Batch {
+        let behind = |row: &BatchRow| {
+            let rows = self.rows.iter().filter(|other| other.state == row.state).count();
+            BatchRow { position: row.position + rows as u32, ..*row }
+        };
+        Batch::new(self.id, self.rows.iter().map(behind).collect())
+    }
+
+    /// What its rows want that want something, in row order.
+    pub fn wants(&self) -> impl Iterator<Item = RowWants> {
+        self.rows.iter().map(|row| row.wants).filter(|wants| wants.is_some())
+    }
+
+    /// Values that the stage that heads gives for all rows.
+    pub fn wanted_values(&self, vocab: usize) -> usize {
+        self.wants().map(|wants| wants.values(vocab)).sum()
     }
 }
 

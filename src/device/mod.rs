@@ -6,8 +6,10 @@
 //! smaller buffer. Does not know: sequences (only state ids), splits, links, requests.
 
 pub mod batch;
+pub mod best;
 pub mod cpu;
 pub mod cuda;
+pub mod hip;
 pub mod ledger;
 pub mod lower;
 
@@ -29,7 +31,7 @@ pub struct StageSettings {
     pub kv_pages: usize,
     /// The most rows of one batch.
     pub batch_rows_max: usize,
-    /// The most rows of one batch that may ask for logits.
+    /// The most rows of one batch that may want something of the stage that heads.
     pub logits_rows_max: usize,
     /// Positions that rope angles are prepared for.
     pub context: usize,
@@ -44,15 +46,24 @@ pub trait LoadProgress: Sync {
     fn arrived(&self, bytes: u64) -> Result<(), CardError>;
 }
 
-/// What happened while a batch ran, in nanoseconds of the stage's clock.
+/// What happened while a batch ran, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunStamp {
     /// Time that the run took.
     pub busy_ns: u64,
     /// Time that the card waited for the rows of another one.
     pub waited_ns: u64,
-    /// Time between the card's own stamps before and behind its work, where it has such and they rise.
-    pub device_ns: Option<u64>,
+    /// The card's own stamps, where it has a clock.
+    pub card: Option<CardStamps>,
+}
+
+/// When a card began and ended a batch, by its own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CardStamps {
+    /// Before anything of it.
+    pub begun_ns: u64,
+    /// Behind everything.
+    pub ended_ns: u64,
 }
 
 /// A device of the plan.
@@ -76,8 +87,8 @@ pub trait Card: Send {
 /// A stage's program, ready to run on its card.
 pub trait StageExec: Send {
     /// Runs the batch. `input` holds `rows x residual width` values, row after row, and is empty on the stage that
-    /// embeds. `output` receives as many, or, on the stage that heads, `vocab` values for each row that asked for
-    /// logits, in row order. Pages of all positions written must be in `pages`. A batch in which interest is lost may
+    /// embeds. `output` receives as many, or, on the stage that heads, what each row wants, in row order
+    /// ([`batch::RowWants`]). Pages of all positions written must be in `pages`. A batch in which interest is lost may
     /// end early, with any output.
     fn run(
         &mut self,

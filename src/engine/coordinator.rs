@@ -33,8 +33,8 @@ pub enum CoordinatorEvent {
     Done {
         /// Which.
         batch: BatchId,
-        /// `vocab` values for each row that asked, in row order.
-        logits: Vec<f32>,
+        /// What its rows wanted, in row order.
+        values: Vec<f32>,
     },
     /// A stage says that the rows of a batch are at fault.
     RowsFailed {
@@ -166,7 +166,7 @@ impl Coordinator {
             CoordinatorEvent::Cancel(id) => self.cancel(id, now_ns, actions),
             CoordinatorEvent::Full(id) => self.hold(id, true),
             CoordinatorEvent::Room(id) => self.hold(id, false),
-            CoordinatorEvent::Done { batch, logits } => self.done(batch, logits, now_ns, actions),
+            CoordinatorEvent::Done { batch, values } => self.done(batch, values, now_ns, actions),
             CoordinatorEvent::RowsFailed { batch, cause } => {
                 if let Some(flying) = self.in_flight.iter_mut().find(|f| f.batch.id == batch) {
                     flying.fault.get_or_insert(cause);
@@ -222,7 +222,7 @@ impl Coordinator {
         self.sequences.iter().flatten().find(|s| s.id == id && !s.has_ended()).map(|s| s.state)
     }
 
-    fn done(&mut self, id: BatchId, mut logits: Vec<f32>, now_ns: u64, actions: &mut Vec<CoordinatorAction>) {
+    fn done(&mut self, id: BatchId, mut values: Vec<f32>, now_ns: u64, actions: &mut Vec<CoordinatorAction>) {
         if matches!(self.standing, Standing::Ended(_)) {
             return;
         }
@@ -230,23 +230,23 @@ impl Coordinator {
             let what = format!("batch {} came back out of turn", id.0);
             return self.abort(EngineError::Internal { what }, now_ns, actions);
         };
-        let expected = flying.batch.logits_rows() * self.options.vocab;
-        if logits.len() != expected {
-            let what = format!("batch {} brought {} logits instead of {expected}", id.0, logits.len());
+        let expected = flying.batch.wanted_values(self.options.vocab);
+        if values.len() != expected {
+            let what = format!("batch {} brought {} values instead of {expected}", id.0, values.len());
             return self.abort(EngineError::Internal { what }, now_ns, actions);
         }
         self.progress_ns = now_ns;
         for part in &flying.parts {
-            self.part_done(part, &flying, &mut logits, now_ns, actions);
+            self.part_done(part, &flying, &mut values, now_ns, actions);
         }
-        actions.push(CoordinatorAction::Recycle(logits));
+        actions.push(CoordinatorAction::Recycle(values));
     }
 
     fn part_done(
         &mut self,
         part: &Part,
         flying: &InFlight,
-        logits: &mut Vec<f32>,
+        values: &mut Vec<f32>,
         now_ns: u64,
         actions: &mut Vec<CoordinatorAction>,
     ) {
@@ -262,7 +262,7 @@ impl Coordinator {
         }
         let Coordinator { options, sampler, events, .. } = self;
         let verdict =
-            sequence.absorb(part, &flying.batch, logits, &mut Absorb { options, sampler, events, now_ns });
+            sequence.absorb(part, &flying.batch, values, &mut Absorb { options, sampler, events, now_ns });
         let id = sequence.id;
         actions.extend(events.drain(..).map(|event| CoordinatorAction::Deliver(id, event)));
         if let Some(length) = verdict.rollback {

@@ -30,9 +30,21 @@ pub enum LinkChoice {
 }
 
 impl LinkChoice {
-    /// What is planned between two CUDA cards; with `Auto` what the driver says is possible.
+    /// What is planned between two GPUs; with `Auto` what the driver says is possible. Cards behind two drivers share
+    /// nothing but the host.
     pub fn between(self, from: &Device, to: &Device) -> Result<LinkKind, OpenError> {
+        let is_shared = from.vendor() == to.vendor();
+        if let LinkChoice::Peer | LinkChoice::Mapped = self
+            && !is_shared
+        {
+            let what = format!(
+                "--link peer and --link mapped join cards of one maker, not {} and {}; use --link auto",
+                from.name, to.name
+            );
+            return Err(OpenError::NoLink { what });
+        }
         Ok(match self {
+            LinkChoice::Auto if !is_shared => LinkKind::Staged,
             LinkChoice::Auto if from.can_reach(to).map_err(OpenError::Link)? => LinkKind::Peer,
             LinkChoice::Auto | LinkChoice::Mapped => LinkKind::Mapped,
             LinkChoice::Peer => LinkKind::Peer,
@@ -41,7 +53,7 @@ impl LinkChoice {
     }
 }
 
-/// A stage on a CUDA card.
+/// A stage on a GPU.
 pub(super) struct CudaStage {
     pub card: CudaCard,
     pub exec: CudaExec,

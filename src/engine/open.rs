@@ -18,7 +18,7 @@ use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::team::TeamSettings;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::card::CudaCard;
-use crate::device::cuda::driver::{Device, Driver};
+use crate::device::cuda::driver::Device;
 use crate::device::cuda::faults::FaultKind;
 use crate::device::cuda::kernels::KernelSettings;
 use crate::device::cuda::links::ring::RingSize;
@@ -68,11 +68,9 @@ pub enum CpuThreads {
     PerCard(usize),
 }
 
-/// The CUDA cards among the cards, and where their kernels come from.
+/// The GPUs among the cards, and where their kernels come from.
 #[derive(Clone, Debug)]
 pub struct CudaChoice {
-    /// The driver that they stand behind.
-    pub driver: Driver,
     /// Which card is which device.
     pub devices: Vec<(CardId, Device)>,
     /// Compiler and cache.
@@ -86,13 +84,13 @@ pub struct CardChoice {
     pub cards: Vec<CardFacts>,
     /// Between them.
     pub links: LinkFacts,
-    /// Between CUDA cards.
+    /// Between GPUs.
     pub link: LinkChoice,
     /// Threads of virtual cards.
     pub threads: CpuThreads,
     /// Instructions of virtual cards.
     pub tier: Tier,
-    /// Where there are CUDA cards.
+    /// Where there are GPUs.
     pub cuda: Option<CudaChoice>,
 }
 
@@ -102,12 +100,12 @@ impl CardChoice {
         facts.expect("invariant: a plan names cards that were given to it")
     }
 
-    /// Takes a CUDA card into use.
+    /// Takes a GPU into use.
     fn cuda_card(&self, facts: CardFacts) -> Result<CudaCard, CardError> {
-        let cuda = self.cuda.as_ref().expect("invariant: CUDA cards come with their devices");
+        let cuda = self.cuda.as_ref().expect("invariant: GPUs come with their devices");
         let device = cuda.devices.iter().find(|(card, _)| *card == facts.id);
-        let (_, device) = device.expect("invariant: CUDA cards come with their devices");
-        CudaCard::open(facts, device, &cuda.driver, &cuda.kernels)
+        let (_, device) = device.expect("invariant: GPUs come with their devices");
+        CudaCard::open(facts, device, &cuda.kernels)
     }
 }
 
@@ -207,7 +205,7 @@ pub fn open(
     let settings = options.stage_settings();
     let mut lowered = Vec::new();
     for (index, stage) in plan.stages.iter().enumerate() {
-        if kind_of(stage.card) == CardKind::Cuda {
+        if kind_of(stage.card).is_gpu() {
             let stage = cuda_stage(model, choice, stage, &settings, progress)?;
             lowered.push(Lowered::Cuda(Box::new(stage)));
             continue;
@@ -285,16 +283,16 @@ fn meets_a_link<'a>(
     choice: &CardChoice,
     mut links: impl Iterator<Item = &'a Linked>,
 ) -> Result<(), OpenError> {
-    let Some(fault) = choice.cuda.as_ref().and_then(|cuda| cuda.driver.fault()) else { return Ok(()) };
-    let met = match fault.kind {
-        FaultKind::PeerTest => links.any(|link| link.why.is_some()),
-        FaultKind::LinkStop => links.any(|link| link.ring.is_some()),
-        _ => true,
+    let devices = || choice.cuda.iter().flat_map(|cuda| &cuda.devices);
+    let is_told = |fault| devices().any(|(_, device)| device.is_to_fail(fault));
+    let met = match () {
+        () if is_told(FaultKind::PeerTest) => links.any(|link| link.why.is_some()),
+        () if is_told(FaultKind::LinkStop) => links.any(|link| link.ring.is_some()),
+        () => true,
     };
-    let what = || {
-        "--force-fault: no link between CUDA cards could have it; name two cards, as in --gpus 0,1".to_owned()
-    };
-    if met { Ok(()) } else { Err(OpenError::NoLink { what: what() }) }
+    let what =
+        "--force-fault: no link between GPUs could have it; name two cards, as in --gpus 0,1".to_owned();
+    if met { Ok(()) } else { Err(OpenError::NoLink { what }) }
 }
 
 /// Joins the second of two stages to the first, and tells the plan where that is not as it was planned.

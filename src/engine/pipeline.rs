@@ -217,9 +217,15 @@ impl Engine {
         self.timelines.iter().map(|(_, timeline)| timeline.lock().clone()).collect()
     }
 
-    /// Starts a new span of the times; a bench calls it between its phases.
-    pub fn reset_stats(&self) {
-        self.timelines.iter().for_each(|(_, timeline)| timeline.lock().reset());
+    /// The same, and a new span begins, between two batches of each stage; a bench calls it between its phases.
+    pub fn take_stats(&self) -> Vec<StageStats> {
+        let take = |(card, timeline): &(CardId, Arc<Mutex<StageTimeline>>)| {
+            let mut timeline = timeline.lock();
+            let times = timeline.times();
+            timeline.reset();
+            StageStats { card: *card, times }
+        };
+        self.timelines.iter().map(take).collect()
     }
 
     /// Ends requests with [`EngineError::ShuttingDown`], awaits the batches in flight, and frees the stages, last

@@ -8,9 +8,9 @@ use std::ops::Range;
 use super::open::{CardChoice, Model, OpenError, cuda_stage};
 use super::options::EngineOptions;
 use crate::device::LoadProgress;
-use crate::device::batch::{Batch, BatchId, BatchRow, PageTables};
+use crate::device::batch::{Batch, BatchId, BatchRow, PageTables, RowWants};
 use crate::device::cuda::exec::profile::BatchProfile;
-use crate::model::facts::{CardKind, PAGE_POSITIONS, PageId, StateId, WINDOW_ROWS_MAX};
+use crate::model::facts::{PAGE_POSITIONS, PageId, StateId, WINDOW_ROWS_MAX};
 use crate::split::plan::Plan;
 
 /// What is profiled.
@@ -35,7 +35,7 @@ pub struct StageProfile {
     pub window: BatchProfile,
 }
 
-/// Profiles each stage of a plan whose cards are all CUDA cards.
+/// Profiles each stage of a plan whose cards are all GPUs.
 pub fn profile(
     model: &Model,
     choice: &CardChoice,
@@ -44,9 +44,8 @@ pub fn profile(
     order: &ProfileOrder,
     progress: &dyn LoadProgress,
 ) -> Result<Vec<StageProfile>, OpenError> {
-    if let Some(stage) = plan.stages.iter().find(|s| choice.facts(s.card).kind != CardKind::Cuda) {
-        let what =
-            format!("{} has no launches to profile; name CUDA cards alone, as in --gpus 0", stage.name);
+    if let Some(stage) = plan.stages.iter().find(|s| !choice.facts(s.card).kind.is_gpu()) {
+        let what = format!("{} has no launches to profile; name GPUs alone, as in --gpus 0", stage.name);
         return Err(OpenError::NoProfile { what });
     }
     let settings = options.stage_settings();
@@ -62,13 +61,15 @@ pub fn profile(
         for state in 0..sequences as u32 {
             for first in (0..prompt).step_by(options.chunk_rows) {
                 let end = prompt.min(first + options.chunk_rows);
-                exec.run_alone(&batch(rows(order, state, first..end, false)), &tables)?;
+                exec.run_alone(&batch(rows(order, state, first..end, RowWants::Nothing)), &tables)?;
             }
         }
-        let chunk = batch(rows(order, 0, last_chunk.clone(), false));
+        let chunk = batch(rows(order, 0, last_chunk.clone(), RowWants::Nothing));
         let chunk =
             (chunk.rows.len() > WINDOW_ROWS_MAX).then(|| exec.profile(&chunk, &tables)).transpose()?;
-        let window = (0..sequences as u32).flat_map(|state| rows(order, state, next.clone(), true)).collect();
+        let window = (0..sequences as u32)
+            .flat_map(|state| rows(order, state, next.clone(), RowWants::Best(1)))
+            .collect();
         let window = exec.profile(&batch(window), &tables)?;
         profiles.push(StageProfile { card: stage.name.clone(), layers: stage.layers.clone(), chunk, window });
     }
@@ -79,12 +80,12 @@ fn batch(rows: Vec<BatchRow>) -> Batch {
     Batch::new(BatchId(0), rows)
 }
 
-fn rows(order: &ProfileOrder, state: u32, positions: Range<usize>, wants_logits: bool) -> Vec<BatchRow> {
+fn rows(order: &ProfileOrder, state: u32, positions: Range<usize>, wants: RowWants) -> Vec<BatchRow> {
     let row = |position: usize| BatchRow {
         state: StateId(state),
         position: position as u32,
         token: order.tokens[position],
-        wants_logits,
+        wants,
     };
     positions.map(row).collect()
 }

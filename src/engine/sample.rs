@@ -2,6 +2,7 @@
 //!
 //! Order: bias, penalties over the last tokens, then greedy (ties: lower id) or temperature, top-k, top-p, min-p and
 //! a draw. Sums run in f64 in rising id; only the running sum that top-p cuts at follows falling probability.
+//! Where options look at the best tokens alone, [`SamplingOptions::wants`] asks for no others.
 //! Invariants: the token is a function of logits, history, options, seed and position alone, never of what else
 //! ran; the logits are given back unchanged. Does not know: batches, sequences, text.
 
@@ -9,6 +10,9 @@ use std::cmp::Ordering;
 
 use super::error::EngineError;
 use super::random::uniform;
+use crate::device::batch::RowWants;
+use crate::device::best::{self, NotFinite, all_finite, argmax};
+use crate::model::facts::BEST_MAX;
 
 /// How tokens are chosen. The default is greedy without penalties.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,16 +82,23 @@ impl SamplingOptions {
         }
     }
 
+    /// What a token is chosen from: the best tokens where that gives the token that all logits give.
+    pub fn wants(&self, vocab: usize) -> RowWants {
+        let count = if self.temperature == 0.0 { 1 } else { self.top_k };
+        let changes = self.penalises() || !self.logit_bias.is_empty();
+        if changes || !(1..=BEST_MAX.min(vocab)).contains(&count) {
+            RowWants::Logits
+        } else {
+            RowWants::Best(count)
+        }
+    }
+
     /// True where the options read the tokens before the row.
     fn penalises(&self) -> bool {
         self.penalty_window > 0
             && (self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0)
     }
 }
-
-/// A logit that is NaN or infinite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotFinite;
 
 /// One token that may be drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,13 +130,34 @@ impl Sampler {
             return Err(NotFinite);
         }
         self.adjust(options, history, logits);
-        let token =
-            if options.temperature == 0.0 { argmax(logits) } else { self.draw(options, position, logits) };
+        let token = if options.temperature == 0.0 {
+            argmax(logits)
+        } else {
+            select_top(logits, options.top_k, &mut self.candidates);
+            self.draw(options, position).unwrap_or_else(|| argmax(logits))
+        };
         // Backwards: where a token was changed twice, its first value is the model's.
         for &(id, logit) in self.changed.iter().rev() {
             logits[id as usize] = logit;
         }
         Ok(token)
+    }
+
+    /// The token at `position`, from the best tokens of the row before it, as many as [`SamplingOptions::wants`] asks for.
+    pub fn sample_best(
+        &mut self,
+        options: &SamplingOptions,
+        position: u32,
+        values: &[f32],
+    ) -> Result<u32, NotFinite> {
+        let mut tokens = best::read(values)?;
+        if options.temperature == 0.0 {
+            return tokens.next().map(|token| token.id).ok_or(NotFinite);
+        }
+        self.candidates.clear();
+        self.candidates.extend(tokens.map(|t| Candidate { id: t.id, logit: t.logit, weight: 0.0 }));
+        self.candidates.sort_unstable_by_key(|c| c.id);
+        Ok(self.draw(options, position).unwrap_or(0))
     }
 
     /// Bias and penalties, in place; `changed` remembers the model's values.
@@ -153,13 +185,13 @@ impl Sampler {
         }
     }
 
-    /// Temperature, top-k, top-p, min-p, and the draw among what is left.
-    fn draw(&mut self, options: &SamplingOptions, position: u32, logits: &[f32]) -> u32 {
+    /// Temperature, top-p, min-p, and the draw among what is left of the candidates, which have rising ids; none where all
+    /// their logits are -inf.
+    fn draw(&mut self, options: &SamplingOptions, position: u32) -> Option<u32> {
         let kept = &mut self.candidates;
-        select_top(logits, options.top_k, kept);
         let best = kept.iter().fold(f32::NEG_INFINITY, |m, c| m.max(c.logit));
         if best == f32::NEG_INFINITY {
-            return argmax(logits);
+            return None;
         }
         let temperature = f64::from(options.temperature);
         let mut total = 0.0f64;
@@ -179,50 +211,12 @@ impl Sampler {
         for c in kept.iter() {
             reached += c.weight;
             if reached > target {
-                return c.id;
+                return Some(c.id);
             }
         }
         // Rounding can leave `target` at the whole sum.
-        kept.last().map_or(0, |c| c.id)
+        kept.last().map(|c| c.id)
     }
-}
-
-/// True where every value is a number; bitwise, so that the loop vectorises.
-fn all_finite(values: &[f32]) -> bool {
-    const EXPONENT: u32 = 0x7f80_0000;
-    // The exponent's bits are all ones for NaN and infinity only: adding the lowest one carries into the sign.
-    let carry = values.iter().fold(0u32, |acc, v| acc | ((v.to_bits() & EXPONENT) + 0x0080_0000));
-    carry & 0x8000_0000 == 0
-}
-
-/// The highest value's index; the lowest index among equals; 0 for nothing.
-pub fn argmax(values: &[f32]) -> u32 {
-    // Only the block that holds the highest value is searched for its place.
-    const BLOCK: usize = 1024;
-    let (mut most, mut at) = (f32::NEG_INFINITY, 0);
-    for (number, block) in values.chunks(BLOCK).enumerate() {
-        let highest = highest(block);
-        if highest > most {
-            (most, at) = (highest, number * BLOCK);
-        }
-    }
-    let place = values[at..].iter().position(|&v| v == most);
-    place.map_or(0, |place| (at + place) as u32)
-}
-
-/// The highest value, in lanes that the compiler makes vectors of; -inf for nothing.
-fn highest(values: &[f32]) -> f32 {
-    const LANES: usize = 32;
-    let higher = |a: f32, b: f32| if b > a { b } else { a };
-    let mut best = [f32::NEG_INFINITY; LANES];
-    let chunks = values.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (b, &v) in best.iter_mut().zip(chunk) {
-            *b = higher(*b, v);
-        }
-    }
-    best.iter().chain(rest).fold(f32::NEG_INFINITY, |m, &v| higher(m, v))
 }
 
 /// The `count` best tokens (all for 0) in rising id; among equals the lower id is better.

@@ -7,7 +7,7 @@ use super::error::EngineError;
 use super::options::EngineOptions;
 use super::request::{Counters, Finish, LogitsWanted, Request, RequestEvent, RequestId};
 use super::sample::Sampler;
-use crate::device::batch::{Batch, BatchId, BatchRow, Interest};
+use crate::device::batch::{Batch, BatchId, BatchRow, Interest, RowWants};
 use crate::model::facts::StateId;
 
 /// The rows of one sequence in a batch.
@@ -114,16 +114,28 @@ impl Sequence {
         let end = (next_cut - first).min(total);
         let part = Part { state: self.state, first_row: rows.len(), rows: end - index, index };
         let reads_on = self.request.tokens_max > 0 || self.request.logits == LogitsWanted::Last;
-        let all = self.request.logits == LogitsWanted::All;
+        let (all, last) = (self.request.logits == LogitsWanted::All, self.last_wants(options));
         rows.extend((index..end).map(|i| BatchRow {
             state: self.state,
             position: (first + i) as u32,
             token: self.tokens[i],
-            wants_logits: all || (reads_on && i + 1 == total),
+            wants: match reads_on && i + 1 == total {
+                _ if all => RowWants::Logits,
+                true => last,
+                false => RowWants::Nothing,
+            },
         }));
         self.posted = end;
         self.in_flight += 1;
         part
+    }
+
+    /// What the prompt's last row wants.
+    fn last_wants(&self, options: &EngineOptions) -> RowWants {
+        match self.request.logits {
+            LogitsWanted::None => self.request.sampling.wants(options.vocab),
+            LogitsWanted::Last | LogitsWanted::All => RowWants::Logits,
+        }
     }
 
     /// Appends the next decode row and at most `guesses_max` guessed rows behind it.
@@ -146,12 +158,12 @@ impl Sequence {
             self.guesses.truncate(known);
         }
         let part = Part { state: self.state, first_row: rows.len(), rows: 1 + self.guesses.len(), index };
-        let row = |i: usize, token| BatchRow {
-            state: self.state,
-            position: (position + i) as u32,
-            token,
-            wants_logits: true,
+        let wants = match self.request.logits {
+            LogitsWanted::All => RowWants::Logits,
+            LogitsWanted::None | LogitsWanted::Last => self.request.sampling.wants(options.vocab),
         };
+        let state = self.state;
+        let row = |i: usize, token| BatchRow { state, position: (position + i) as u32, token, wants };
         rows.push(row(0, self.tokens[index]));
         rows.extend(self.guesses.iter().enumerate().map(|(i, &token)| row(1 + i, token)));
         self.counters.drafted_tokens += self.guesses.len();
@@ -160,20 +172,20 @@ impl Sequence {
         part
     }
 
-    /// What the batch says about its part: tokens, the end, guesses to be taken back. `logits` are those of the whole
-    /// batch; they are moved out where the part is all of it and its rows are wanted.
+    /// What the batch says about its part: tokens, the end, guesses to be taken back. `values` are what all rows of the
+    /// batch wanted; they are moved out where the part is all of it and its logits are wanted.
     pub fn absorb(
         &mut self,
         part: &Part,
         batch: &Batch,
-        logits: &mut Vec<f32>,
+        values: &mut Vec<f32>,
         tools: &mut Absorb<'_>,
     ) -> Verdict {
-        let before = batch.rows[..part.first_row].iter().filter(|row| row.wants_logits).count();
-        let offset = before * tools.options.vocab;
+        let vocab = tools.options.vocab;
+        let offset = batch.rows[..part.first_row].iter().map(|row| row.wants.values(vocab)).sum();
         match part.index < self.prompt_len {
-            true => self.absorb_prompt(part, batch, logits, offset, tools),
-            false => self.absorb_decode(part, batch, &mut logits[offset..], tools),
+            true => self.absorb_prompt(part, batch, values, offset, tools),
+            false => self.absorb_decode(part, batch, &mut values[offset..], tools),
         }
     }
 
@@ -181,22 +193,23 @@ impl Sequence {
         &mut self,
         part: &Part,
         batch: &Batch,
-        logits: &mut Vec<f32>,
+        values: &mut Vec<f32>,
         offset: usize,
         tools: &mut Absorb<'_>,
     ) -> Verdict {
         let (vocab, total, read) = (tools.options.vocab, self.prompt_len, part.index + part.rows);
         let rows = &batch.rows[part.first_row..][..part.rows];
-        let wanted = rows.iter().filter(|row| row.wants_logits).count();
-        let end = offset + wanted * vocab;
+        let wanted = rows.iter().filter(|row| row.wants.is_some()).count();
+        let end = offset + rows.iter().map(|row| row.wants.values(vocab)).sum::<usize>();
+        let last = rows[part.rows - 1].wants;
         let full = self.request.prompt_is_context(total, tools.options);
         let samples = read == total && self.request.tokens_max > 0 && !full;
         // The first token is drawn before the logits are moved out, and told after them.
-        let sampled = samples.then(|| self.sample(&mut logits[end - vocab..end], tools));
+        let sampled = samples.then(|| self.sample(last, &mut values[end - last.values(vocab)..end], tools));
         if self.request.logits != LogitsWanted::None && wanted > 0 {
             let position = rows[part.rows - wanted].position;
-            let whole = wanted * vocab == logits.len();
-            let values = if whole { std::mem::take(logits) } else { logits[offset..end].to_vec() };
+            let whole = end - offset == values.len();
+            let values = if whole { std::mem::take(values) } else { values[offset..end].to_vec() };
             tools.events.push(RequestEvent::Logits { position, rows: wanted, values });
         }
         tools.events.push(RequestEvent::Prompt { read, total });
@@ -218,22 +231,24 @@ impl Sequence {
         &mut self,
         part: &Part,
         batch: &Batch,
-        logits: &mut [f32],
+        mut rest: &mut [f32],
         tools: &mut Absorb<'_>,
     ) -> Verdict {
         let rows = &batch.rows[part.first_row..][..part.rows];
         let mut kept = 0;
-        for (row, logits) in rows.iter().zip(logits.chunks_exact_mut(tools.options.vocab)) {
+        for row in rows {
+            let (values, behind) = rest.split_at_mut(row.wants.values(tools.options.vocab));
+            rest = behind;
             if kept > 0 && self.tokens[part.index + kept] != row.token {
                 break;
             }
             kept += 1;
-            let sampled = match self.sample(logits, tools) {
+            let sampled = match self.sample(row.wants, values, tools) {
                 Ok(token) => token,
                 Err(error) => return Verdict { finish: Some(Finish::Failed(error)), rollback: None },
             };
             if self.request.logits == LogitsWanted::All {
-                let (position, values) = (row.position, logits.to_vec());
+                let (position, values) = (row.position, values.to_vec());
                 tools.events.push(RequestEvent::Logits { position, rows: 1, values });
             }
             self.counters.accepted_tokens += usize::from(kept > 1);
@@ -246,9 +261,20 @@ impl Sequence {
         Verdict { finish: None, rollback: (kept < part.rows).then_some(length) }
     }
 
-    fn sample(&self, logits: &mut [f32], tools: &mut Absorb<'_>) -> Result<u32, EngineError> {
-        let position = self.request.first_position + self.tokens.len() as u32;
-        let sampled = tools.sampler.sample(&self.request.sampling, &self.tokens, position, logits);
+    fn sample(
+        &self,
+        wanted: RowWants,
+        values: &mut [f32],
+        tools: &mut Absorb<'_>,
+    ) -> Result<u32, EngineError> {
+        let (options, position) =
+            (&self.request.sampling, self.request.first_position + self.tokens.len() as u32);
+        let sampled = match wanted {
+            RowWants::Best(_) => tools.sampler.sample_best(options, position, values),
+            RowWants::Logits | RowWants::Nothing => {
+                tools.sampler.sample(options, &self.tokens, position, values)
+            }
+        };
         sampled.map_err(|_| EngineError::NotFinite { position: position - 1 })
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::timeline::BatchStamps;
 use crate::cache::kv::pages::{CopyPage, KvPages};
+use crate::device::CardStamps;
 use crate::device::batch::{Batch, BatchId, BatchRow, PageTables};
 use crate::model::facts::{CardId, StageId, StateId};
 
@@ -59,6 +60,8 @@ pub struct RunTimes {
     pub end_ns: u64,
     /// Of these, how long the card waited for the rows of another one.
     pub waited_ns: u64,
+    /// The card's own stamps.
+    pub card: Option<CardStamps>,
 }
 
 /// What the shell tells the machine.
@@ -207,6 +210,7 @@ impl StageMachine {
                 self.stamps.start_ns = Some(times.start_ns);
                 self.stamps.end_ns = Some(times.end_ns);
                 self.stamps.waited_ns = times.waited_ns;
+                self.stamps.card = times.card;
                 StageAction::HandOff(self.batch())
             }
             StageEvent::Ran(Err(RunFault::Rows(cause))) => StageAction::Tell(self.batch().id, cause),

@@ -139,8 +139,10 @@ impl StageShell {
     }
 
     fn pop(&self) -> StageEvent {
+        // The card has nothing to do until the next batch comes, which mostly is soon after the last one.
+        let patience = self.patience.eager();
         loop {
-            match self.commands.pop(&self.wait(IDLE)) {
+            match self.commands.pop(&Wait::within(IDLE, patience, &self.cancel)) {
                 Ok(command) => return StageEvent::Popped(command),
                 Err(WaitEnded::Cancelled) => return StageEvent::Cancelled,
                 Err(WaitEnded::Deadline) => {}
@@ -166,7 +168,7 @@ impl StageShell {
             Output::Logits { buffers, held } => match buffers.pop(&wait) {
                 Ok(buffer) => {
                     *held = buffer;
-                    held.resize(batch.logits_rows() * self.vocab, 0.0);
+                    held.resize(batch.wanted_values(self.vocab), 0.0);
                     StageEvent::Reserved
                 }
                 Err(WaitEnded::Cancelled) => StageEvent::Cancelled,
@@ -235,7 +237,7 @@ impl StageShell {
         let end_ns = self.clock.now_ns();
         drop(turn);
         StageEvent::Ran(match ran {
-            Ok(stamp) => Ok(RunTimes { start_ns, end_ns, waited_ns: stamp.waited_ns }),
+            Ok(stamp) => Ok(RunTimes { start_ns, end_ns, waited_ns: stamp.waited_ns, card: stamp.card }),
             Err(error @ CardError::NotFinite { .. }) => Err(RunFault::Rows(error.to_string())),
             Err(error) => Err(RunFault::Card(error.to_string())),
         })
@@ -269,9 +271,9 @@ impl StageShell {
                 values
             }
             Output::Logits { held, .. } => {
-                let logits = std::mem::take(held);
-                let values = logits.len();
-                self.tell(CoordinatorEvent::Done { batch: batch.id, logits });
+                let made = std::mem::take(held);
+                let values = made.len();
+                self.tell(CoordinatorEvent::Done { batch: batch.id, values: made });
                 values
             }
         };
@@ -281,10 +283,6 @@ impl StageShell {
     fn tell(&self, event: CoordinatorEvent) {
         // A coordinator that has ended takes no mail: the engine is going, and nobody waits for this.
         let _ = self.inbox.push(Mail::Event(event));
-    }
-
-    fn wait(&self, limit: Duration) -> Wait<'_> {
-        Wait::within(limit, self.patience, &self.cancel)
     }
 }
 

@@ -1,10 +1,13 @@
 //! Where a stage's time goes: stamps of every batch, added up, and the last ones kept.
 //!
+//! A card that has a clock is busy by its own stamps, and what else a run took is handing over: the way of a batch to the
+//! card and of its results from it.
 //! Invariants: a time counts only where both its stamps exist and rise; memory is bounded.
 //! Does not know: which clock the stamps come from, what a batch holds.
 
 use std::collections::VecDeque;
 
+use crate::device::CardStamps;
 use crate::device::batch::BatchId;
 
 /// When a batch reached each point of a stage, in the engine's clock.
@@ -28,6 +31,8 @@ pub struct BatchStamps {
     pub end_ns: Option<u64>,
     /// How long, between start and end, the card waited for rows that another card was making.
     pub waited_ns: u64,
+    /// The card's own stamps.
+    pub card: Option<CardStamps>,
     /// The output was handed on.
     pub posted_ns: Option<u64>,
 }
@@ -39,7 +44,7 @@ pub struct StageTimes {
     pub batches: u64,
     /// Their rows.
     pub rows: u64,
-    /// Computing.
+    /// Computing, by the card's own stamps where it has some.
     pub busy_ns: u64,
     /// Waiting for a command or for rows, the thread or the card itself.
     pub waiting_in_ns: u64,
@@ -47,8 +52,12 @@ pub struct StageTimes {
     pub waiting_out_ns: u64,
     /// Waiting for the CPUs that virtual cards share.
     pub waiting_turn_ns: u64,
-    /// Handing on.
-    pub posting_ns: u64,
+    /// Handing over: copies and launches beside the card's work, and handing on.
+    pub copies_ns: u64,
+    /// Between the card's end of a batch and its next beginning, over all of the span's pairs of batches.
+    pub between_ns: u64,
+    /// How many pairs.
+    pub betweens: u64,
     /// From the first batch's arrival to the last one's hand-off.
     pub span_ns: u64,
     /// Bytes handed on: rows to the next stage, or logits.
@@ -59,6 +68,11 @@ impl StageTimes {
     /// A time as a share of the span; 0 for an empty span.
     pub fn share(&self, time_ns: u64) -> f64 {
         if self.span_ns == 0 { 0.0 } else { time_ns as f64 / self.span_ns as f64 }
+    }
+
+    /// Time between the card's end of a batch and its next beginning, on average; `None` without stamps.
+    pub fn between_batches_ns(&self) -> Option<u64> {
+        self.between_ns.checked_div(self.betweens)
     }
 
     /// Bytes of a hand-off, on average.
@@ -72,6 +86,8 @@ impl StageTimes {
 pub struct StageTimeline {
     times: StageTimes,
     first_ns: Option<u64>,
+    /// The card's end of the last batch, by its own clock.
+    card_ended_ns: Option<u64>,
     last: VecDeque<BatchStamps>,
     last_batch: Option<BatchId>,
 }
@@ -85,6 +101,7 @@ impl StageTimeline {
         StageTimeline {
             times: StageTimes::default(),
             first_ns: None,
+            card_ended_ns: None,
             last: VecDeque::with_capacity(Self::LAST_MAX),
             last_batch: None,
         }
@@ -98,9 +115,17 @@ impl StageTimeline {
         times.batches += 1;
         times.rows += stamps.rows as u64;
         times.handed_bytes += bytes;
-        let (run_ns, waited_ns) = (rise(start_ns, end_ns), stamps.waited_ns);
-        times.busy_ns += run_ns.saturating_sub(waited_ns);
-        times.waiting_in_ns += waited_ns.min(run_ns);
+        let run_ns = rise(start_ns, end_ns);
+        let [begun, ended] = [stamps.card.map(|c| c.begun_ns), stamps.card.map(|c| c.ended_ns)];
+        let on_card_ns = if begun < ended { rise(begun, ended).min(run_ns) } else { run_ns };
+        times.busy_ns += on_card_ns.saturating_sub(stamps.waited_ns);
+        times.waiting_in_ns += stamps.waited_ns.min(on_card_ns);
+        times.copies_ns += run_ns - on_card_ns;
+        if self.card_ended_ns.is_some() && self.card_ended_ns < begun {
+            times.between_ns += rise(self.card_ended_ns, begun);
+            times.betweens += 1;
+        }
+        self.card_ended_ns = ended;
         // Before the first batch of a span nothing was asked of the stage.
         if self.first_ns.is_some() {
             times.waiting_in_ns += rise(asked_ns.max(self.first_ns), popped_ns);
@@ -108,7 +133,7 @@ impl StageTimeline {
         times.waiting_in_ns += rise(popped_ns, input_ns);
         times.waiting_out_ns += rise(input_ns.or(popped_ns), place_ns);
         times.waiting_turn_ns += rise(place_ns, start_ns);
-        times.posting_ns += rise(end_ns, posted_ns);
+        times.copies_ns += rise(end_ns, posted_ns);
         self.first_ns = self.first_ns.or(popped_ns);
         times.span_ns = times.span_ns.max(rise(self.first_ns, posted_ns));
         if self.last.len() == Self::LAST_MAX {
@@ -169,6 +194,7 @@ mod tests {
             start_ns,
             end_ns,
             waited_ns: 0,
+            card: None,
             posted_ns,
         }
     }
@@ -181,8 +207,8 @@ mod tests {
         let t = timeline.times();
         assert_eq!(t.span_ns, 89);
         assert_eq!((t.waiting_in_ns, t.waiting_out_ns, t.waiting_turn_ns), (3 + 8 + 2, 7 + 5, 11));
-        assert_eq!((t.busy_ns, t.posting_ns), (29 + 3, 2 + 19));
-        let counted = t.waiting_in_ns + t.waiting_out_ns + t.waiting_turn_ns + t.busy_ns + t.posting_ns;
+        assert_eq!((t.busy_ns, t.copies_ns), (29 + 3, 2 + 19));
+        let counted = t.waiting_in_ns + t.waiting_out_ns + t.waiting_turn_ns + t.busy_ns + t.copies_ns;
         assert_eq!(counted, t.span_ns);
         assert_eq!((t.batches, t.rows, t.bytes_per_hand_off()), (2, 6, 200.0));
         assert_eq!(t.share(t.busy_ns), 32.0 / 89.0);
@@ -194,8 +220,25 @@ mod tests {
         timeline.record(&BatchStamps { end_ns: None, ..stamps([5, 10, 13, 20, 31, 60, 62]) }, 0);
         timeline.record(&stamps([90, 90, 80, 70, 60, 50, 40]), 0);
         let t = timeline.times();
-        assert_eq!((t.busy_ns, t.posting_ns, t.waiting_turn_ns), (0, 0, 11));
+        assert_eq!((t.busy_ns, t.copies_ns, t.waiting_turn_ns), (0, 0, 11));
         assert_eq!(t.waiting_in_ns, 3);
+    }
+
+    #[test]
+    fn a_card_with_a_clock_is_busy_by_its_own_stamps() {
+        let card = |begun_ns, ended_ns| Some(CardStamps { begun_ns, ended_ns });
+        let mut timeline = StageTimeline::new();
+        // By the stage's clock each runs for 29 and hands on for 2; the card's clock has another start.
+        let all = stamps([5, 10, 13, 20, 31, 60, 62]);
+        timeline.record(&BatchStamps { card: card(1004, 1024), waited_ns: 6, ..all }, 0);
+        timeline.record(&BatchStamps { card: card(1030, 1040), ..all }, 0);
+        let t = timeline.times();
+        assert_eq!((t.busy_ns, t.copies_ns), (14 + 10, 9 + 2 + 19 + 2));
+        assert_eq!((t.between_ns, t.betweens, t.between_batches_ns()), (6, 1, Some(6)));
+        // Stamps that fall say nothing.
+        timeline.record(&BatchStamps { card: card(1035, 1020), ..all }, 0);
+        let t = timeline.times();
+        assert_eq!((t.busy_ns, t.betweens), (14 + 10 + 29, 1));
     }
 
     #[test]

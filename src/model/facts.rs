@@ -12,6 +12,9 @@ use super::program::Program;
 /// The most rows of a window; more rows are a chunk (`docs/numerics.md`).
 pub const WINDOW_ROWS_MAX: usize = 8;
 
+/// The most tokens that a row may want as its best ones.
+pub const BEST_MAX: usize = 64;
+
 /// Positions in a K/V page, and in an attention tile (`docs/numerics.md`, Attention).
 pub const PAGE_POSITIONS: usize = 64;
 
@@ -100,8 +103,17 @@ pub enum Activations {
 pub enum CardKind {
     /// A virtual card: a share of this computer's memory, with its CPUs.
     Cpu,
-    /// A GPU behind a CUDA driver.
+    /// A GPU behind CUDA's driver.
     Cuda,
+    /// A GPU behind HIP's run-time library.
+    Hip,
+}
+
+impl CardKind {
+    /// Whether it is a GPU: both kinds keep and compute the same.
+    pub fn is_gpu(self) -> bool {
+        self != CardKind::Cpu
+    }
 }
 
 /// How fast a card computes.
@@ -126,6 +138,9 @@ pub struct CardFacts {
     pub memory_bytes: u64,
     /// Rate at which a decode row reads weights, bytes a second (measured or documented).
     pub decode_bytes_per_s: f64,
+    /// What an op of a decode row takes beside the bytes that it reads, microseconds: the wait for the op before, and the
+    /// start of a launch. An average over the ops of a layer.
+    pub decode_op_us: f64,
     /// Rate of prompt products, multiply-adds a second (measured or documented).
     pub prompt_macs_per_s: f64,
 }

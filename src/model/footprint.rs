@@ -11,7 +11,7 @@ use std::fmt;
 use std::ops::Range;
 
 use self::gpu::GpuSizes;
-use super::facts::{Activations, CardKind, KvFormat, PAGE_POSITIONS, StageProgram};
+use super::facts::{Activations, CardKind, KvFormat, PAGE_POSITIONS, StageProgram, WINDOW_ROWS_MAX};
 use super::program::{Op, Product, Program, StateKind, WeightDecl, WeightId, WeightUse};
 use crate::gguf::TensorType;
 use crate::gguf::formats::{ImageKind, format};
@@ -92,6 +92,11 @@ pub struct StageSizes {
 /// Buffers for logits: one is written while another is read.
 pub const LOGITS_BUFFERS: usize = 2;
 
+/// Logits that a virtual card keeps because only the best tokens leave it: those of a window's rows.
+pub fn kept_logits(logits_rows_max: usize, vocab: usize) -> usize {
+    logits_rows_max.min(WINDOW_ROWS_MAX) * vocab
+}
+
 impl StageSizes {
     /// Bytes of all buffers in which logits go to the coordinator.
     pub fn logits_bytes(&self, vocab: usize) -> u64 {
@@ -109,7 +114,7 @@ impl StageSizes {
 pub struct ByKind {
     /// Virtual cards: matrices in tiles.
     pub cpu: u64,
-    /// CUDA cards: matrices as in the file.
+    /// GPUs: matrices as in the file.
     pub cuda: u64,
 }
 
@@ -123,7 +128,7 @@ impl ByKind {
     pub fn on(self, kind: CardKind) -> u64 {
         match kind {
             CardKind::Cpu => self.cpu,
-            CardKind::Cuda => self.cuda,
+            CardKind::Cuda | CardKind::Hip => self.cuda,
         }
     }
 
@@ -153,6 +158,8 @@ pub struct LayerFootprint {
     pub read_bytes_per_row: ByKind,
     /// Multiply-adds of one row, without attention.
     pub macs_per_row: u64,
+    /// Ops of the program.
+    pub ops: usize,
     /// K/V heads with the widths of a key and a value, for each paged state.
     pub paged: Vec<(usize, usize, usize)>,
     /// f32 values of running state.
@@ -293,6 +300,7 @@ impl Footprint {
                     vector_bytes: 0,
                     read_bytes_per_row: ByKind::default(),
                     macs_per_row: 0,
+                    ops: program.layers[l].ops.len(),
                     paged: paged.collect(),
                     fixed_values: fixed.sum(),
                 }
@@ -374,10 +382,12 @@ impl Footprint {
                 let slots_in = if embeds { 0 } else { sizes.link_slots + sizes.link_side_slots };
                 let slots_out = if heads { 0 } else { sizes.link_side_slots };
                 let slots = (slots_in + slots_out) as u64 * residual_bytes;
-                (self.row_bytes * sizes.batch_rows_max as u64, 0, slots, sizes.logits_bytes(self.vocab))
+                let logits = sizes.logits_bytes(self.vocab)
+                    + 4 * kept_logits(sizes.logits_rows_max, self.vocab) as u64;
+                (self.row_bytes * sizes.batch_rows_max as u64, 0, slots, logits)
             }
             // What leaves a GPU, and what is on its way to it, lies in the computer's memory, or in the next GPU's.
-            CardKind::Cuda => {
+            CardKind::Cuda | CardKind::Hip => {
                 let slots_in = if embeds { 0 } else { sizes.link_card_slots };
                 let slots = slots_in as u64 * gpu::slot_bytes(self.residual_width * sizes.batch_rows_max);
                 let rows = self.gpu.rows_bytes(sizes.batch_rows_max, sizes.kv_pages());

@@ -7,8 +7,8 @@
 //!
 //! The sum is the latency of one sequence. The maximum is the wait for the slowest part of the pipeline: the other
 //! sequences follow the first one through it, and so do prompt chunks. For one sequence it is `w` times the prompt
-//! time of a row. Decode reads the chosen weights, half a context of K/V, and on the last stage the head; prompt
-//! rows need no head. Hand-offs run beside the computing.
+//! time of a row. Decode reads the chosen weights, half a context of K/V, and on the last stage the head, and each op
+//! of a layer takes a time of its own; prompt rows need no head. Hand-offs run beside the computing.
 //!
 //! Invariants: sums are exact (integers), so equal plans cost the same in any order of evaluation; a time is at
 //! least 0 and at most [`TERM_PS_MAX`] a layer. Does not know: memory, devices.
@@ -188,8 +188,8 @@ impl CardTimes {
         for layer in &footprint.layers {
             let page_share = sizes.context as f64 / 2.0 / PAGE_POSITIONS as f64;
             let kv_bytes = layer.page_bytes(sizes.kv) as f64 * page_share;
-            let decode_s =
-                (layer.read_bytes_per_row.on(card.kind) as f64 + kv_bytes) / card.decode_bytes_per_s;
+            let read_bytes = layer.read_bytes_per_row.on(card.kind) as f64 + kv_bytes;
+            let decode_s = read_bytes / card.decode_bytes_per_s + layer.ops as f64 * card.decode_op_us * 1e-6;
             let prompt_s = layer.macs_per_row as f64 / card.prompt_macs_per_s;
             push(&mut times.decode_ps, decode_s);
             push(&mut times.prompt_ps, prompt_s);
@@ -222,18 +222,19 @@ fn check_rates(cards: &[CardFacts], links: &LinkFacts, rows_per_token: f64) -> R
     let above_zero = |what: String, value: f64| {
         if value > 0.0 { Ok(()) } else { Err(SplitError::Rate { what, value }) }
     };
+    let not_below_zero = |what: String, value: f64| {
+        if value >= 0.0 && value.is_finite() { Ok(()) } else { Err(SplitError::Rate { what, value }) }
+    };
     above_zero("the weight of prompt rows".to_string(), rows_per_token)?;
     for card in cards {
         above_zero(format!("{}: the decode rate", card.name), card.decode_bytes_per_s)?;
         above_zero(format!("{}: the prompt rate", card.name), card.prompt_macs_per_s)?;
+        not_below_zero(format!("{}: the time of an op", card.name), card.decode_op_us)?;
     }
     for (from, row) in links.rates.iter().enumerate().take(count) {
         for (to, rate) in row.iter().enumerate().take(count).filter(|&(to, _)| to != from) {
             above_zero(format!("link {from} to {to}: the rate"), rate.bytes_per_s)?;
-            if !(rate.latency_us >= 0.0 && rate.latency_us.is_finite()) {
-                let what = format!("link {from} to {to}: the latency");
-                return Err(SplitError::Rate { what, value: rate.latency_us });
-            }
+            not_below_zero(format!("link {from} to {to}: the latency"), rate.latency_us)?;
         }
     }
     Ok(())

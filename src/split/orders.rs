@@ -97,6 +97,7 @@ fn classes(cards: &[CardFacts], budgets: &[Budget], links: &LinkFacts) -> Vec<Ve
             && budgets[a].budget_bytes() == budgets[b].budget_bytes()
             && budgets[a].deficit_bytes() == budgets[b].deficit_bytes()
             && x.decode_bytes_per_s == y.decode_bytes_per_s
+            && x.decode_op_us == y.decode_op_us
             && x.prompt_macs_per_s == y.prompt_macs_per_s
             && rate(a, b) == rate(b, a)
             && (0..cards.len())

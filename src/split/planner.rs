@@ -219,9 +219,9 @@ impl Planner<'_> {
     /// Slots of a GPU's rows that lie in the computer's memory.
     fn arrives_host_bytes(&self, card: usize, arrives: Option<LinkKind>, sizes: &StageSizes) -> u64 {
         let values = self.footprint.residual_width * sizes.batch_rows_max;
-        let slot_bytes = match (self.cards[card].kind, arrives) {
-            (CardKind::Cuda, Some(LinkKind::Mapped)) => slot_bytes(values),
-            (CardKind::Cuda, Some(LinkKind::Staged | LinkKind::Local)) => 4 * values as u64,
+        let slot_bytes = match (self.cards[card].kind.is_gpu(), arrives) {
+            (true, Some(LinkKind::Mapped)) => slot_bytes(values),
+            (true, Some(LinkKind::Staged | LinkKind::Local)) => 4 * values as u64,
             _ => 0,
         };
         sizes.link_slots as u64 * slot_bytes

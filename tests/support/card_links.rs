@@ -17,6 +17,7 @@ use tandem::device::cuda::links::side::LinkKernels;
 use tandem::device::cuda::listing;
 use tandem::device::cuda::memory::{Arena, Memory};
 use tandem::device::cuda::source::LINKS;
+use tandem::device::cuda::vendor::Vendor;
 use tandem::device::ledger::Ledger;
 use tandem::device::{CardError, CardSlot, LoadProgress, RowsIn, RowsOut};
 use tandem::model::facts::{CardId, LinkKind};
@@ -62,20 +63,19 @@ impl LinkCard {
 pub fn two_cards() -> Option<&'static [LinkCard; 2]> {
     static CARDS: OnceLock<Result<[LinkCard; 2], String>> = OnceLock::new();
     let cards = CARDS.get_or_init(|| {
-        let listing = listing::list(None, None).map_err(|e| e.to_string())?;
+        let listing = listing::list(Vendor::Cuda, None, None).map_err(|e| e.to_string())?;
         let usable: Vec<_> = listing.cards.iter().filter(|c| c.usable.is_ok()).take(2).collect();
         let [first, second] = usable.as_slice() else {
             return Err(format!("{} usable CUDA cards", usable.len()));
         };
         let settings = KernelSettings {
-            nvrtc: None,
             cache: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels")),
+            ..KernelSettings::default()
         };
-        let version = listing.driver.version();
         let cards = [first, second].map(|listed| {
             let device = &listed.device;
             let context = Context::open(device).unwrap();
-            let machine = Machine { capability: device.capability, driver: version };
+            let machine = Machine::of(device).unwrap();
             let place = Place { card: CardId(0), context: &context, machine, progress: &Unwatched };
             let kernels = Kernels::load(place, &settings, &[&LINKS], &BTreeSet::new()).unwrap();
             LinkCard {

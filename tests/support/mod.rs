@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tandem::device::batch::{Batch, BatchId, BatchRow, PageTables};
+use tandem::device::batch::{Batch, BatchId, BatchRow, PageTables, RowWants};
 use tandem::device::cpu::card::{CpuCard, CpuSettings};
 use tandem::device::cpu::exec::Rest;
 use tandem::device::cpu::simd::tier::Tier;
@@ -119,6 +119,7 @@ impl Model {
                 name: format!("cpu:{i}"),
                 memory_bytes: items.iter().map(|i| i.bytes).sum(),
                 decode_bytes_per_s: 1e10,
+                decode_op_us: 0.0,
                 prompt_macs_per_s: 1e11,
             };
             let team = TeamSettings { threads: setup.threads, spin_us: 50, worker_cpus: Vec::new() };
@@ -135,7 +136,7 @@ impl Model {
         Model { program, cards, stages, setup: setup.clone(), tables }
     }
 
-    /// Logits of the rows that want them.
+    /// What the rows want.
     pub fn run(&mut self, rows: Vec<BatchRow>) -> Vec<f32> {
         let width = self.program.facts.embedding_width;
         let batch = Batch::new(BatchId(0), rows);
@@ -143,7 +144,7 @@ impl Model {
         let last = self.stages.len() - 1;
         for (i, stage) in self.stages.iter_mut().enumerate() {
             let values = if i == last {
-                batch.logits_rows() * self.program.facts.vocab
+                batch.wanted_values(self.program.facts.vocab)
             } else {
                 batch.rows.len() * width
             };
@@ -170,7 +171,7 @@ pub fn rows(state: StateId, first: u32, tokens: &[u32]) -> Vec<BatchRow> {
         state,
         position: first + i as u32,
         token,
-        wants_logits: true,
+        wants: RowWants::Logits,
     };
     tokens.iter().enumerate().map(row).collect()
 }

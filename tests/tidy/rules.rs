@@ -18,7 +18,7 @@ pub const ARROWS: [(&str, &[&str]); 8] = [
 ];
 
 /// Where unsafe code may stand: files, or folders with a slash at the end.
-pub const UNSAFE_FENCES: [&str; 8] = [
+pub const UNSAFE_FENCES: [&str; 9] = [
     "src/gguf/map.rs",
     "src/device/cpu/columns.rs",
     "src/device/cpu/memory.rs",
@@ -26,7 +26,8 @@ pub const UNSAFE_FENCES: [&str; 8] = [
     "src/device/cpu/team.rs",
     "src/device/cuda/driver.rs",
     "src/device/cuda/driver/",
-    "src/device/cuda/nvrtc.rs",
+    "src/device/cuda/compiler.rs",
+    "src/device/hip/driver.rs",
 ];
 
 /// Variables of the platform that the command line may read; the program has none of its own.

@@ -58,7 +58,7 @@ constexpr Attribute ATTRIBUTES[] = {
     {8, 49152},      // MAX_SHARED_MEMORY_PER_BLOCK
     {10, 32},        // WARP_SIZE
     {12, 65536},     // MAX_REGISTERS_PER_BLOCK
-    {13, 1000000},   // CLOCK_RATE, kHz
+    {13, 50000},     // CLOCK_RATE, kHz: slow, as it is
     {14, 512},       // TEXTURE_ALIGNMENT
     {15, 1},         // GPU_OVERLAP
     {18, 0},         // INTEGRATED
@@ -68,7 +68,7 @@ constexpr Attribute ATTRIBUTES[] = {
     {32, 0},         // ECC_ENABLED
     {34, 0},         // PCI_DEVICE_ID
     {35, 0},         // TCC_DRIVER
-    {36, 1000000},   // MEMORY_CLOCK_RATE, kHz
+    {36, 40000},     // MEMORY_CLOCK_RATE, kHz
     {37, 256},       // GLOBAL_MEMORY_BUS_WIDTH
     {38, 1048576},   // L2_CACHE_SIZE
     {39, 2048},      // MAX_THREADS_PER_MULTIPROCESSOR

@@ -13,11 +13,12 @@ use super::simd::tier::Tier;
 use super::team::{Team, TeamSettings};
 use super::weights::Weights;
 use crate::device::batch::Interest;
+use crate::device::best::Chooser;
 use crate::device::ledger::Ledger;
 use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings, lower};
 use crate::gguf;
 use crate::model::facts::{CardFacts, StageProgram};
-use crate::model::footprint::ItemKind;
+use crate::model::footprint::{ItemKind, kept_logits};
 
 /// How a virtual card computes.
 #[derive(Clone, Debug)]
@@ -78,6 +79,9 @@ impl Card for CpuCard {
         let store = KvStore::new(ledger, card, &states, settings.kv, settings.kv_pages)?;
         let buffers = Buffers::new(ledger, &stage.program, settings.activations, settings.batch_rows_max)?;
         let weights = Weights::load(ledger, card, stage, file, settings.activations, &mut team, progress)?;
+        let kept =
+            if stage.heads() { kept_logits(settings.logits_rows_max, stage.program.facts.vocab) } else { 0 };
+        ledger.book(ItemKind::Logits, 4 * kept as u64)?;
         let threads = team.threads();
         Ok(Box::new(CpuExec {
             card,
@@ -87,6 +91,8 @@ impl Card for CpuCard {
             weights,
             store,
             buffers,
+            logits: vec![0.0; kept],
+            chooser: Chooser::default(),
             team: Mutex::new(team),
             threads,
             rest: self.settings.rest,

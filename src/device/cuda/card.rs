@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::driver::{Context, Device, Driver, Stream};
+use super::driver::{Context, Device, Stream};
 use super::exec::{self, CudaExec, Queueing};
 use super::kernels::{KernelSettings, Kernels, Machine, Place};
 use super::links::ring::RingSize;
@@ -32,15 +32,10 @@ pub struct CudaCard {
 
 impl CudaCard {
     /// Takes `device` into use with the memory of `facts`.
-    pub fn open(
-        facts: CardFacts,
-        device: &Device,
-        driver: &Driver,
-        settings: &KernelSettings,
-    ) -> Result<CudaCard, CardError> {
+    pub fn open(facts: CardFacts, device: &Device, settings: &KernelSettings) -> Result<CudaCard, CardError> {
         let id = facts.id;
         let context = Context::open(device).map_err(|e| e.on(id))?;
-        let machine = Machine { capability: device.capability, driver: driver.version() };
+        let machine = Machine::of(device).map_err(|e| e.on(id))?;
         let ledger = Ledger::new(id, facts.memory_bytes);
         let kernels = settings.clone();
         Ok(CudaCard { facts, ledger, context, machine, kernels, queueing: Queueing::default() })
@@ -60,8 +55,10 @@ impl CudaCard {
         progress: &dyn LoadProgress,
     ) -> Result<CudaExec, CardError> {
         let card = self.facts.id;
-        let steps = lower::lower(stage, settings.activations)
-            .map_err(|what| CardError::Unsupported { card, what: format!("CUDA cards: {what}") })?;
+        let steps = lower::lower(stage, settings.activations).map_err(|what| CardError::Unsupported {
+            card,
+            what: format!("{}: {what}", self.context.vendor().cards()),
+        })?;
         exec::check(card, &stage.program, settings)?;
         let progress = &Together { inner: progress, failed: AtomicBool::new(false) };
         let place = Place { card, context: &self.context, machine: self.machine, progress };

@@ -1,7 +1,8 @@
-//! The CUDA driver behind safe types: devices, contexts, memory of cards, pinned memory, streams, events, kernels;
-//! `graph` records what a stream is given and gives it again in one call, `notes` lists it launch by launch.
+//! A driver behind safe types: devices, contexts, memory of cards, pinned memory, streams, events, kernels; `graph` records
+//! what a stream is given and gives it again in one call, `notes` lists it launch by launch.
 //!
-//! The library is opened at run time; [`Driver::open`] looks for it first, since a call without it would panic.
+//! The library is CUDA's or HIP's, opened at run time by [`Driver::open`] (`api`); a device knows which, and with it all
+//! that is made on it.
 //! Invariants: each call's status is checked and its error names the call; handles are freed with their context bound;
 //! memory that the card reads or writes by itself is not touched by the host until its event has passed; a launch has
 //! the arguments of the kernel's signature. A span's address never leaves this fence.
@@ -9,74 +10,51 @@
 
 #![allow(unsafe_code, reason = "calls of a foreign library; every handle is made and freed in this file")]
 
+pub(in crate::device) mod api;
 pub mod graph;
 mod notes;
+pub(in crate::device) mod own;
 mod sharing;
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CString, c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cudarc::driver::sys;
 use parking_lot::Mutex;
 
+use self::api::{Address, Api, Failed, Handle, Own, flags};
 use self::graph::Recording;
 use super::CudaError;
 use super::faults::{FaultKind, Faults, ForcedFault, Met};
+use super::vendor::{Architecture, Vendor};
+use crate::device::hip;
 pub use notes::Note;
 pub use sharing::MappedMemory;
 
 /// The most arguments of a kernel.
 const ARGUMENTS_MAX: usize = 34;
 
-/// What a driver says of code that it cannot load.
-const REFUSES_IMAGE: [sys::CUresult; 5] = [
-    sys::CUresult::CUDA_ERROR_INVALID_IMAGE,
-    sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
-    sys::CUresult::CUDA_ERROR_INVALID_PTX,
-    sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
-    sys::CUresult::CUDA_ERROR_JIT_COMPILER_NOT_FOUND,
-];
-
-/// A result of the driver with the call's name.
-fn checked(call: &'static str, status: sys::CUresult) -> Result<(), CudaError> {
-    let Err(error) = status.result() else { return Ok(()) };
-    let text = |text: Result<&CStr, _>| text.map(|t| t.to_string_lossy().into_owned()).unwrap_or_default();
-    let (name, meaning) = (text(error.error_name()), text(error.error_string()));
-    let advice = match status {
-        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-            "; free memory on the card, lower --ctx, --sequences or --chunk, or raise --vram-reserve"
-        }
-        sys::CUresult::CUDA_ERROR_NO_DEVICE => "; check nvidia-smi and CUDA_VISIBLE_DEVICES",
-        _ => "; check nvidia-smi and the system's log, and start again",
-    };
-    let code = if meaning.is_empty() || meaning == name { name } else { format!("{name} ({meaning})") };
-    let code = if code.is_empty() { format!("error {}", status as u32) } else { code };
-    if REFUSES_IMAGE.contains(&status) {
-        return Err(CudaError::Image { code });
-    }
-    Err(CudaError::Call { call, code, advice })
-}
-
 /// A driver that is there and has started.
 #[derive(Clone, Copy, Debug)]
 pub struct Driver {
+    api: &'static Api,
     version: i32,
     fault: Option<ForcedFault>,
 }
 
 /// One GPU as the driver lists it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Device {
-    ordinal: i32,
+    driver: Driver,
+    ordinal: c_int,
     fault: Option<FaultKind>,
     /// As its maker calls it.
     pub name: String,
     /// Domain, bus and device on PCI.
     pub pci: (i32, i32, i32),
-    /// Compute capability.
-    pub capability: (i32, i32),
+    /// The instructions that it has, or what the driver says in place of a name.
+    pub architecture: Result<Architecture, String>,
     /// All of its memory.
     pub memory_bytes: u64,
     /// Bytes a second that its memory could give, by clock and width; 0 where the driver does not say.
@@ -87,91 +65,155 @@ pub struct Device {
     pub clock_hz: f64,
 }
 
+/// Numbers of what a driver tells of a device.
+pub(in crate::device) struct Attributes {
+    pub clock_khz: c_int,
+    pub multiprocessors: c_int,
+    pub pci_domain: c_int,
+    pub pci_bus: c_int,
+    pub pci_device: c_int,
+    pub memory_clock_khz: c_int,
+    pub memory_bus_bits: c_int,
+    pub shared_bytes_max: c_int,
+}
+
+/// A launch beside its arguments.
+pub(in crate::device) struct Launch {
+    pub grid: [c_uint; 3],
+    pub block: c_uint,
+    pub shared_bytes: c_uint,
+    pub stream: Handle,
+    pub start: Start,
+}
+
 impl Driver {
-    /// Opens and starts the driver, whose cards fail as `fault` says.
-    pub fn open(fault: Option<ForcedFault>) -> Result<Driver, CudaError> {
-        // SAFETY: only opens and closes the candidate libraries.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(CudaError::NoDriver);
-        }
-        let mut version = 0;
-        // SAFETY: the library is there; `version` outlives the call.
+    /// Opens and starts the vendor's driver, whose cards fail as `fault` says.
+    pub fn open(vendor: Vendor, fault: Option<ForcedFault>) -> Result<Driver, CudaError> {
+        let (api, mut version) = (Api::of(vendor)?, 0);
+        // SAFETY: `version` outlives the call.
         unsafe {
-            checked("cuInit", sys::cuInit(0))?;
-            checked("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
+            api.start(0)?;
+            api.version(&mut version)?;
         }
-        Ok(Driver { version, fault })
+        Ok(Driver { api, version, fault })
     }
 
-    /// What its cards are to do.
-    pub fn fault(&self) -> Option<ForcedFault> {
-        self.fault
+    /// Whose it is.
+    pub fn vendor(&self) -> Vendor {
+        self.api.vendor()
     }
 
-    /// CUDA version that the driver serves: (12, 8).
+    /// Version that the driver serves: (12, 8) of CUDA, (6, 3) of HIP.
     pub fn version(&self) -> (i32, i32) {
-        (self.version / 1000, self.version % 1000 / 10)
+        match self.vendor() {
+            Vendor::Cuda => (self.version / 1000, self.version % 1000 / 10),
+            Vendor::Hip => (self.version / 10_000_000, self.version / 100_000 % 100),
+        }
+    }
+
+    /// Name or path of the library.
+    pub fn place(&self) -> &'static str {
+        &self.api.place
     }
 
     /// All devices in the order of their PCI addresses, as nvidia-smi numbers them.
     pub fn devices(&self) -> Result<Vec<Device>, CudaError> {
         let mut count = 0;
         // SAFETY: the driver has started; `count` outlives the call.
-        unsafe { checked("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))? };
-        let mut devices = (0..count).map(device).collect::<Result<Vec<Device>, _>>()?;
+        unsafe { self.api.device_count(&mut count)? };
+        let mut devices = (0..count).map(|n| self.device(n)).collect::<Result<Vec<Device>, _>>()?;
         devices.sort_by_key(|d| (d.pci, d.ordinal));
         for (number, device) in devices.iter_mut().enumerate() {
             device.fault = self.fault.and_then(|fault| fault.of_card(number));
         }
         Ok(devices)
     }
-}
 
-fn device(ordinal: i32) -> Result<Device, CudaError> {
-    use sys::CUdevice_attribute as A;
-    let (mut handle, mut name, mut bytes) = (0, [0; 256], 0usize);
-    // SAFETY: the driver has started and counted this ordinal; all targets outlive their calls, and the name's length
-    // is that of the buffer.
-    unsafe {
-        checked("cuDeviceGet", sys::cuDeviceGet(&mut handle, ordinal))?;
-        checked("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, handle))?;
-        checked("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&mut bytes, handle))?;
+    fn device(&self, ordinal: c_int) -> Result<Device, Failed> {
+        let (api, of) = (self.api, self.attributes());
+        let (mut handle, mut name, mut bytes) = (0, [0; 256], 0usize);
+        // SAFETY: the driver has started and counted this ordinal; all targets outlive their calls, and the name's length
+        // is that of the buffer.
+        unsafe {
+            api.device(&mut handle, ordinal)?;
+            api.device_name(name.as_mut_ptr(), name.len() as c_int, handle)?;
+            api.device_memory(&mut bytes, handle)?;
+        }
+        let attribute = |which| attribute(api, which, handle);
+        let name: Vec<u8> = name.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+        let memory_khz = f64::from(attribute(of.memory_clock_khz)?);
+        let bus_bits = f64::from(attribute(of.memory_bus_bits)?);
+        let architecture = self.architecture(handle)?;
+        let transfers = match architecture {
+            Ok(Architecture::Gfx(gfx)) => gfx.transfers_per_clock(),
+            _ => 2.0,
+        };
+        Ok(Device {
+            driver: *self,
+            ordinal,
+            fault: None,
+            name: String::from_utf8_lossy(&name).into_owned(),
+            pci: (attribute(of.pci_domain)?, attribute(of.pci_bus)?, attribute(of.pci_device)?),
+            architecture,
+            memory_bytes: bytes as u64,
+            memory_bytes_per_s: transfers * 1e3 * memory_khz * bus_bits / 8.0,
+            multiprocessors: attribute(of.multiprocessors)?,
+            clock_hz: 1e3 * f64::from(attribute(of.clock_khz)?),
+        })
     }
-    let attribute = |which: A| {
-        let mut value = 0;
-        // SAFETY: `handle` is a device; `value` outlives the call.
-        let status = unsafe { sys::cuDeviceGetAttribute(&mut value, which, handle) };
-        checked("cuDeviceGetAttribute", status).map(|()| value)
-    };
-    let name: Vec<u8> = name.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
-    let memory_khz = f64::from(attribute(A::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?);
-    let bus_bits = f64::from(attribute(A::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?);
-    Ok(Device {
-        ordinal,
-        fault: None,
-        name: String::from_utf8_lossy(&name).into_owned(),
-        pci: (
-            attribute(A::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
-            attribute(A::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
-            attribute(A::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
-        ),
-        capability: (
-            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-        ),
-        memory_bytes: bytes as u64,
-        // Two transfers a clock.
-        memory_bytes_per_s: 2.0 * 1e3 * memory_khz * bus_bits / 8.0,
-        multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-        clock_hz: 1e3 * f64::from(attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?),
-    })
+
+    fn attributes(&self) -> &'static Attributes {
+        self.vendor().one_of(&own::ATTRIBUTES, &hip::driver::ATTRIBUTES)
+    }
+
+    fn architecture(&self, device: c_int) -> Result<Result<Architecture, String>, Failed> {
+        match &self.api.own {
+            Own::Cuda(_) => {
+                let [major, minor] = own::CAPABILITY.map(|which| attribute(self.api, which, device));
+                Ok(Ok(Architecture::Capability(major?, minor?)))
+            }
+            Own::Hip(own) => match own.architecture(device) {
+                Ok(name) => Ok(name.parse().map(Architecture::Gfx)),
+                Err(status) => {
+                    self.api.checked("hipGetDeviceProperties", status).map(|()| Err(String::new()))
+                }
+            },
+        }
+    }
 }
 
-/// A device's primary context, kept until the last handle that uses it is freed.
+/// What a driver tells of a device.
+fn attribute(api: &'static Api, which: c_int, device: c_int) -> Result<c_int, Failed> {
+    let mut value = 0;
+    // SAFETY: `device` is one of the driver's; `value` outlives the call.
+    unsafe { api.device_attribute(&mut value, which, device) }.map(|()| value)
+}
+
+impl Device {
+    /// Whether it was told to fail so.
+    pub fn is_to_fail(&self, fault: FaultKind) -> bool {
+        self.fault == Some(fault)
+    }
+
+    /// The driver that it stands behind.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Whose it is.
+    pub fn vendor(&self) -> Vendor {
+        self.driver.vendor()
+    }
+}
+
+/// A device taken into use until the last handle that needs it is freed: CUDA's primary context, or HIP's device, which
+/// has none.
 #[derive(Debug)]
 struct ContextInner {
-    device: sys::CUdevice,
-    raw: sys::CUcontext,
+    api: &'static Api,
+    device: c_int,
+    /// Null for HIP.
+    raw: Handle,
     faults: Faults,
 }
 
@@ -182,8 +224,11 @@ unsafe impl Sync for ContextInner {}
 
 impl Drop for ContextInner {
     fn drop(&mut self) {
-        // SAFETY: retained once by `Context::open`. A driver that ends with the process refuses, which changes nothing.
-        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+        if let Own::Cuda(own) = &self.api.own {
+            // SAFETY: retained once by `Context::open`. A driver that ends with the process refuses, which changes
+            // nothing.
+            let _ = unsafe { (own.context_release)(self.device) };
+        }
     }
 }
 
@@ -194,27 +239,46 @@ pub struct Context(Arc<ContextInner>);
 impl Context {
     /// Takes the device into use.
     pub fn open(device: &Device) -> Result<Context, CudaError> {
-        let (mut handle, mut raw) = (0, std::ptr::null_mut());
-        // SAFETY: the driver has started, for there is a `Device`; both targets outlive their calls.
-        unsafe {
-            checked("cuDeviceGet", sys::cuDeviceGet(&mut handle, device.ordinal))?;
-            checked("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut raw, handle))?;
+        let (api, mut handle, mut raw) = (device.driver.api, 0, std::ptr::null_mut());
+        // SAFETY: the driver has started, for there is a `Device`; the target outlives the call.
+        unsafe { api.device(&mut handle, device.ordinal)? };
+        if let Own::Cuda(own) = &api.own {
+            // SAFETY: `handle` is a device; the target outlives the call.
+            let status = unsafe { (own.context_retain)(&mut raw, handle) };
+            api.checked("cuDevicePrimaryCtxRetain", status)?;
         }
         let faults = Faults::new(device.fault);
-        let context = Context(Arc::new(ContextInner { device: handle, raw, faults }));
+        let context = Context(Arc::new(ContextInner { api, device: handle, raw, faults }));
         context.bind()?;
         Ok(context)
     }
 
+    /// Whose device it is.
+    pub fn vendor(&self) -> Vendor {
+        self.api().vendor()
+    }
+
+    fn api(&self) -> &'static Api {
+        self.0.api
+    }
+
     /// Makes the calls of this thread go to this device.
     pub fn bind(&self) -> Result<(), CudaError> {
-        // SAFETY: the context is retained as long as `self` lives.
-        checked("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.0.raw) })
+        // SAFETY: the context is retained as long as `self` lives; the device is one of the driver's.
+        let (call, status) = unsafe {
+            match &self.api().own {
+                Own::Cuda(own) => ("cuCtxSetCurrent", (own.context_bind)(self.0.raw)),
+                Own::Hip(own) => ("hipSetDevice", (own.calls.device_bind)(self.0.device)),
+            }
+        };
+        self.api().checked(call, status).map_err(Into::into)
     }
 
     /// The error of a fault that stands in place of `call`.
-    fn meets(&self, met: Met, call: &'static str) -> Result<(), CudaError> {
-        self.0.faults.instead_of(met).map_or(Ok(()), |status| checked(call, status))
+    fn meets(&self, met: Met, (cuda, hip): (&'static str, &'static str)) -> Result<(), CudaError> {
+        let call = self.vendor().one_of(cuda, hip);
+        let instead = self.0.faults.instead_of(met);
+        instead.map_or(Ok(()), |status| self.api().checked(call, status).map_err(Into::into))
     }
 
     /// What it was told to do wrong.
@@ -224,11 +288,8 @@ impl Context {
 
     /// Bytes of shared memory that a block can have.
     pub fn shared_bytes_max(&self) -> Result<usize, CudaError> {
-        let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        let mut value = 0;
-        // SAFETY: the context's device; the target outlives the call.
-        let status = unsafe { sys::cuDeviceGetAttribute(&mut value, which, self.0.device) };
-        checked("cuDeviceGetAttribute", status).map(|()| value as usize)
+        let which = self.vendor().one_of(own::ATTRIBUTES, hip::driver::ATTRIBUTES).shared_bytes_max;
+        Ok(attribute(self.api(), which, self.0.device)? as usize)
     }
 
     /// Bytes that are free now.
@@ -236,7 +297,7 @@ impl Context {
         self.bind()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: a context is bound; both targets outlive the call.
-        checked("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        unsafe { self.api().memory_info(&mut free, &mut total)? };
         Ok(free as u64)
     }
 }
@@ -245,7 +306,7 @@ impl Context {
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Context,
-    address: sys::CUdeviceptr,
+    address: Address,
     bytes: u64,
 }
 
@@ -253,7 +314,7 @@ pub struct DeviceMemory {
 /// never touches the host's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    address: sys::CUdeviceptr,
+    address: Address,
     bytes: u64,
 }
 
@@ -263,9 +324,9 @@ impl DeviceMemory {
         context.bind()?;
         let mut address = 0;
         if bytes > 0 {
-            context.meets(Met::Allocation, "cuMemAlloc")?;
+            context.meets(Met::Allocation, ("cuMemAlloc", "hipMalloc"))?;
             // SAFETY: the context is bound; the target outlives the call.
-            checked("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) })?;
+            unsafe { context.api().memory_take(&mut address, bytes as usize)? };
         }
         Ok(DeviceMemory { context: context.clone(), address, bytes })
     }
@@ -281,7 +342,7 @@ impl Drop for DeviceMemory {
         if self.bytes > 0 && self.context.bind().is_ok() {
             // SAFETY: allocated by `new` in this context and freed once. Freeing waits for work that uses it; a card
             // that has failed refuses, and has lost the memory anyway.
-            let _ = unsafe { sys::cuMemFree_v2(self.address) };
+            let _ = unsafe { self.context.api().memory_free(self.address) };
         }
     }
 }
@@ -317,7 +378,7 @@ impl Span {
 #[derive(Debug)]
 struct StreamInner {
     context: Context,
-    raw: sys::CUstream,
+    raw: Handle,
     /// What a graph that is being recorded needs when it runs.
     recording: Mutex<Option<Recording>>,
     /// Launches, where they are noted.
@@ -333,7 +394,7 @@ impl Drop for StreamInner {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: made by `Stream::new` and destroyed once, after the last handle that uses it.
-            let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
+            let _ = unsafe { self.context.api().stream_destroy(self.raw) };
         }
     }
 }
@@ -346,9 +407,9 @@ impl Stream {
     /// A queue that waits for no other.
     pub fn new(context: &Context) -> Result<Stream, CudaError> {
         context.bind()?;
-        let (mut raw, flags) = (std::ptr::null_mut(), sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
+        let mut raw = std::ptr::null_mut();
         // SAFETY: the context is bound; the target outlives the call.
-        checked("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, flags as u32) })?;
+        unsafe { context.api().stream_make(&mut raw, flags::STREAM_NON_BLOCKING)? };
         let (recording, notes) = (Mutex::new(None), Mutex::new(None));
         Ok(Stream(Arc::new(StreamInner { context: context.clone(), raw, recording, notes })))
     }
@@ -361,14 +422,14 @@ impl Stream {
     /// Waits until everything queued has run.
     pub fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the stream lives as long as `self`.
-        checked("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0.raw) })?;
-        self.0.context.meets(Met::Wait, "cuStreamSynchronize")
+        unsafe { self.api().stream_wait(self.0.raw)? };
+        self.0.context.meets(Met::Wait, ("cuStreamSynchronize", "hipStreamSynchronize"))
     }
 
     /// What is queued from now on runs after what `event` was recorded behind.
     pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
         // SAFETY: stream and event live; the driver keeps what it needs of them.
-        checked("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.0.raw, event.raw, 0) })
+        unsafe { self.api().stream_wait_event(self.0.raw, event.raw, 0) }.map_err(Into::into)
     }
 
     /// Queues a copy of the first `bytes` bytes of pinned memory to the card.
@@ -385,8 +446,7 @@ impl Stream {
         let source: *const c_void = from.address.as_ptr();
         // SAFETY: both ranges were checked; the pinned bytes are neither written nor freed before the copy has run
         // (`PinnedMemory::used_by`; a recorded copy runs in `Graph::launch` alone).
-        let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to.address, source, bytes as usize, self.0.raw) };
-        checked("cuMemcpyHtoDAsync", status)?;
+        unsafe { self.api().copy_to_card(to.address, source, bytes as usize, self.0.raw)? };
         from.used_by(self)
     }
 
@@ -405,9 +465,7 @@ impl Stream {
         // SAFETY: the place lies inside the pinned memory, as was checked.
         let target = unsafe { to.address.as_ptr().byte_add(at as usize) };
         // SAFETY: as in `upload`, with the host's side written.
-        let status =
-            unsafe { sys::cuMemcpyDtoHAsync_v2(target, from.address, from.bytes as usize, self.0.raw) };
-        checked("cuMemcpyDtoHAsync", status)?;
+        unsafe { self.api().copy_to_host(target, from.address, from.bytes as usize, self.0.raw)? };
         to.used_by(self)
     }
 
@@ -421,9 +479,10 @@ impl Stream {
         let target: *mut c_void = to.as_mut_ptr().cast();
         // SAFETY: both ranges were checked; any bits are a `T`; `to` is borrowed until the copy has ended, for this
         // waits whether or not the copy could be queued.
-        let status = unsafe { sys::cuMemcpyDtoHAsync_v2(target, from.address, bytes, self.0.raw) };
+        let queued = unsafe { self.api().copy_to_host(target, from.address, bytes, self.0.raw) };
         let waited = self.wait();
-        checked("cuMemcpyDtoHAsync", status).and(waited)
+        queued?;
+        waited
     }
 
     /// Queues a kernel.
@@ -436,7 +495,8 @@ impl Stream {
     ) -> Result<(), CudaError> {
         let same = arguments.iter().map(Argument::kind).eq(kernel.signature.iter().copied());
         assert!(same, "{}: arguments {arguments:?} for {:?}", kernel.name, kernel.signature);
-        self.0.context.meets(Met::Launch, "cuLaunchKernelEx")?;
+        let call = ("cuLaunchKernelEx", "hipModuleLaunchKernel");
+        self.0.context.meets(Met::Launch, call)?;
         let mut values = [0u64; ARGUMENTS_MAX];
         let mut places = [std::ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
         let slots = values.iter_mut().zip(&mut places).zip(arguments);
@@ -451,30 +511,27 @@ impl Stream {
             notes.push(Note { kernel: kernel.clone(), grid, block, arguments: arguments.to_vec() });
         }
         let [x, y, z] = grid.map(|g| u32::try_from(g).expect("invariant: grids are counted by batches"));
-        let mut early = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        let launch = Launch {
+            grid: [x, y, z],
+            block: block as c_uint,
+            shared_bytes: kernel.shared_bytes,
+            stream: self.0.raw,
+            start: kernel.start,
         };
-        let config = sys::CUlaunchConfig {
-            gridDimX: x,
-            gridDimY: y,
-            gridDimZ: z,
-            blockDimX: block as u32,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: kernel.shared_bytes,
-            hStream: self.0.raw,
-            attrs: &mut early,
-            numAttrs: u32::from(kernel.start == Start::Early),
+        // SAFETY: kernel and stream live; the driver reads as many values, each of as many bytes, as the kernel has
+        // parameters, which is the signature that the arguments were compared with, and copies them before it returns.
+        // Spans name memory of a card, so a kernel writes no memory of the host.
+        let (call, status) = unsafe {
+            match &self.api().own {
+                Own::Cuda(own) => (call.0, own.launch(kernel.raw, &launch, places.as_mut_ptr())),
+                Own::Hip(own) => (call.1, own.launch(kernel.raw, &launch, places.as_mut_ptr())),
+            }
         };
-        // SAFETY: kernel and stream live; configuration and attribute outlive the call; the driver reads as many values,
-        // each of as many bytes, as the kernel has parameters, which is the signature that the arguments were compared
-        // with, and copies them before it returns. Spans name memory of a card, so a kernel writes no memory of the
-        // host.
-        let status =
-            unsafe { sys::cuLaunchKernelEx(&config, kernel.raw, places.as_mut_ptr(), std::ptr::null_mut()) };
-        checked("cuLaunchKernelEx", status)
+        self.api().checked(call, status).map_err(Into::into)
+    }
+
+    fn api(&self) -> &'static Api {
+        self.0.context.api()
     }
 }
 
@@ -496,7 +553,7 @@ mod private {
 #[derive(Debug)]
 pub struct Event {
     context: Context,
-    raw: sys::CUevent,
+    raw: Handle,
 }
 
 // SAFETY: an event may be used by any thread; the driver locks.
@@ -508,19 +565,19 @@ unsafe impl Sync for Event {}
 impl Event {
     /// An event that has passed.
     pub fn new(context: &Context) -> Result<Event, CudaError> {
-        Event::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+        Event::with(context, flags::EVENT_UNTIMED)
     }
 
     /// The same, with the time at which it passes.
     pub fn timed(context: &Context) -> Result<Event, CudaError> {
-        Event::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+        Event::with(context, flags::EVENT_TIMED)
     }
 
-    fn with(context: &Context, flags: sys::CUevent_flags) -> Result<Event, CudaError> {
+    fn with(context: &Context, flags: c_uint) -> Result<Event, CudaError> {
         context.bind()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the context is bound; the target outlives the call.
-        checked("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags as u32) })?;
+        unsafe { context.api().event_make(&mut raw, flags)? };
         Ok(Event { context: context.clone(), raw })
     }
 
@@ -532,14 +589,14 @@ impl Event {
     /// The same for an event that is shared inside this fence.
     fn put(&self, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: event and stream live.
-        checked("cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.0.raw) })
+        unsafe { self.context.api().event_record(self.raw, stream.0.raw) }.map_err(Into::into)
     }
 
     /// Waits until it has passed.
     pub fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the event lives.
-        checked("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.raw) })?;
-        self.context.meets(Met::Wait, "cuEventSynchronize")
+        unsafe { self.context.api().event_wait(self.raw)? };
+        self.context.meets(Met::Wait, ("cuEventSynchronize", "hipEventSynchronize"))
     }
 
     /// Nanoseconds of the card's clock between two timed events that have passed; `None` where one has not, or where
@@ -547,8 +604,8 @@ impl Event {
     pub fn ns_since(&self, earlier: &Event) -> Option<u64> {
         let mut ms = 0.0;
         // SAFETY: both events live; the target outlives the call.
-        let status = unsafe { sys::cuEventElapsedTime(&mut ms, earlier.raw, self.raw) };
-        (status == sys::CUresult::CUDA_SUCCESS && ms > 0.0).then_some((f64::from(ms) * 1e6) as u64)
+        let told = unsafe { self.context.api().event_ms(&mut ms, earlier.raw, self.raw) };
+        (told.is_ok() && ms > 0.0).then_some((f64::from(ms) * 1e6) as u64)
     }
 }
 
@@ -556,7 +613,7 @@ impl Drop for Event {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: made by `new` and destroyed once.
-            let _ = unsafe { sys::cuEventDestroy_v2(self.raw) };
+            let _ = unsafe { self.context.api().event_destroy(self.raw) };
         }
     }
 }
@@ -590,18 +647,8 @@ impl PinnedMemory {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         context.bind()?;
         let own = Arc::new(Event::new(context)?);
-        let (mut address, bytes) = (std::ptr::null_mut(), (bytes as usize).max(1));
-        // SAFETY: the context is bound; the target outlives the call.
-        checked("cuMemHostAlloc", unsafe {
-            sys::cuMemHostAlloc(&mut address, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)
-        })?;
-        let address = NonNull::new(address).ok_or(CudaError::Call {
-            call: "cuMemHostAlloc",
-            code: "no memory".to_owned(),
-            advice: "; close other programs",
-        })?;
-        // SAFETY: the call gave `bytes` bytes, which nobody else knows.
-        unsafe { address.cast::<u8>().write_bytes(0, bytes) };
+        let bytes = (bytes as usize).max(1);
+        let address = host_memory(context, bytes, flags::HOST_PORTABLE)?;
         Ok(PinnedMemory { address, bytes, id: NEXT.fetch_add(1, Ordering::Relaxed), own, last: None })
     }
 
@@ -662,15 +709,31 @@ impl Drop for PinnedMemory {
         if self.own.context.bind().is_ok() {
             // SAFETY: allocated by `new` and freed once; no copy is under way, and a graph that would start one is
             // launched with a borrow of the memory only.
-            let _ = unsafe { sys::cuMemFreeHost(self.address.as_ptr()) };
+            let _ = unsafe { self.own.context.api().host_free(self.address.as_ptr()) };
         }
     }
+}
+
+/// `bytes` zeroed bytes of the host that the card reaches.
+fn host_memory(context: &Context, bytes: usize, flags: c_uint) -> Result<NonNull<c_void>, CudaError> {
+    let mut address = std::ptr::null_mut();
+    context.bind()?;
+    // SAFETY: the context is bound; the target outlives the call.
+    unsafe { context.api().host_take(&mut address, bytes, flags)? };
+    let address = NonNull::new(address).ok_or(CudaError::Call {
+        call: context.vendor().one_of("cuMemHostAlloc", "hipHostMalloc"),
+        code: "no memory".to_owned(),
+        advice: "; close other programs",
+    })?;
+    // SAFETY: the call gave `bytes` bytes, which nobody else knows.
+    unsafe { address.cast::<u8>().write_bytes(0, bytes) };
+    Ok(address)
 }
 
 #[derive(Debug)]
 struct ModuleInner {
     context: Context,
-    raw: sys::CUmodule,
+    raw: Handle,
 }
 
 // SAFETY: a module may be used by any thread; the driver locks.
@@ -682,7 +745,7 @@ impl Drop for ModuleInner {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: loaded by `Module::load` and unloaded once, after the last kernel that is from it.
-            let _ = unsafe { sys::cuModuleUnload(self.raw) };
+            let _ = unsafe { self.context.api().module_unload(self.raw) };
         }
     }
 }
@@ -692,15 +755,15 @@ impl Drop for ModuleInner {
 pub struct Module(Arc<ModuleInner>);
 
 impl Module {
-    /// Loads a compiler's output: a cubin, or PTX.
+    /// Loads a compiler's output: a cubin, PTX, or AMD's code object.
     pub fn load(context: &Context, image: &[u8]) -> Result<Module, CudaError> {
         context.bind()?;
         let mut raw = std::ptr::null_mut();
-        context.meets(Met::Module, "cuModuleLoadData")?;
-        // PTX is text and ends with a zero; one more byte hurts no cubin.
+        context.meets(Met::Module, ("cuModuleLoadData", "hipModuleLoadData"))?;
+        // PTX is text and ends with a zero; one more byte hurts no machine code.
         let image: Vec<u8> = image.iter().copied().chain([0]).collect();
         // SAFETY: the context is bound; the image is whole, ends with a zero and outlives the call.
-        checked("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) })?;
+        unsafe { context.api().module_load(&mut raw, image.as_ptr().cast())? };
         Ok(Module(Arc::new(ModuleInner { context: context.clone(), raw })))
     }
 
@@ -710,8 +773,7 @@ impl Module {
         self.0.context.bind().ok()?;
         let (mut raw, text) = (std::ptr::null_mut(), CString::new(name).ok()?);
         // SAFETY: the module lives; name and target outlive the call.
-        let status = unsafe { sys::cuModuleGetFunction(&mut raw, self.0.raw, text.as_ptr()) };
-        checked("cuModuleGetFunction", status).ok()?;
+        unsafe { self.0.context.api().module_function(&mut raw, self.0.raw, text.as_ptr()).ok()? };
         Some(Kernel { module: self.clone(), raw, name: name.to_owned(), signature, start, shared_bytes: 0 })
     }
 }
@@ -745,7 +807,7 @@ pub enum Start {
 pub struct Kernel {
     /// Keeps the code loaded.
     module: Module,
-    raw: sys::CUfunction,
+    raw: Handle,
     name: String,
     signature: &'static [Parameter],
     start: Start,
@@ -756,12 +818,15 @@ pub struct Kernel {
 impl Kernel {
     /// The same kernel, with so much dynamic shared memory in every launch.
     pub fn with_shared(self, bytes: usize) -> Result<Kernel, CudaError> {
-        self.module.0.context.bind()?;
+        let context = &self.module.0.context;
+        context.bind()?;
         let shared_bytes = u32::try_from(bytes).expect("invariant: shared memory is counted in KiB");
-        let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the module lives, and with it the function.
-        let status = unsafe { sys::cuFuncSetAttribute(self.raw, which, shared_bytes as i32) };
-        checked("cuFuncSetAttribute", status)?;
+        // HIP's launches may have all that a block can have.
+        if let Own::Cuda(own) = &context.api().own {
+            // SAFETY: the module lives, and with it the function.
+            let status = unsafe { own.allow_shared(self.raw, shared_bytes as c_int) };
+            context.api().checked("cuFuncSetAttribute", status)?;
+        }
         Ok(Kernel { shared_bytes, ..self })
     }
 }

@@ -8,7 +8,7 @@
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cudarc::driver::sys::CUresult;
+use super::driver::api::{Status, status};
 
 /// Launches before a card fails in the middle of its work.
 const LAUNCHES_BEFORE: u64 = 8;
@@ -124,28 +124,27 @@ impl Faults {
     }
 
     /// The status that stands in place of this call's.
-    pub fn instead_of(&self, met: Met) -> Option<CUresult> {
+    pub(in crate::device) fn instead_of(&self, met: Met) -> Option<Status> {
         let kind = self.kind?;
         let count =
             |counter: &AtomicU64, wanted: Met| counter.fetch_add(u64::from(met == wanted), Ordering::Relaxed);
         let (allocations, launches) =
             (count(&self.allocations, Met::Allocation), count(&self.launches, Met::Launch));
-        let (status, now) = match kind {
-            FaultKind::OutOfMemory => (
-                CUresult::CUDA_ERROR_OUT_OF_MEMORY,
-                met == Met::Allocation && allocations >= ALLOCATIONS_BEFORE,
-            ),
-            FaultKind::LostCard => (CUresult::CUDA_ERROR_UNKNOWN, launches >= LAUNCHES_BEFORE),
+        let (failure, now) = match kind {
+            FaultKind::OutOfMemory => {
+                (status::OUT_OF_MEMORY, met == Met::Allocation && allocations >= ALLOCATIONS_BEFORE)
+            }
+            FaultKind::LostCard => (status::UNKNOWN, launches >= LAUNCHES_BEFORE),
             FaultKind::Kernel => {
                 let first = met == Met::Wait && launches >= LAUNCHES_BEFORE;
                 let failed = self.failed.fetch_add(u64::from(first), Ordering::Relaxed) > 0;
-                (CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, first || failed)
+                (status::ILLEGAL_ADDRESS, first || failed)
             }
-            FaultKind::OldDriver => (CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, met == Met::Module),
+            FaultKind::OldDriver => (status::NO_BINARY_FOR_GPU, met == Met::Module),
             // Met where the compiler is looked for, and by links.
             FaultKind::NoNvrtc | FaultKind::PeerTest | FaultKind::LinkStop => return None,
         };
-        now.then_some(status)
+        now.then_some(failure)
     }
 }
 

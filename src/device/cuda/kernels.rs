@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::CudaError;
 use super::cache::{Cache, Hash};
+use super::compiler::{Compiler, Request, Target};
 use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 as U};
-use super::driver::{Context, Kernel, Module, Parameter, Start};
-use super::early::waits_by_itself;
-use super::nvrtc::{Nvrtc, Request, Target};
+use super::driver::{Context, Device, Kernel, Module, Parameter, Start};
 use super::shares::{Work, processors, share};
-use super::source::{self, ATTENTION, ATTENTION_PROMPT, FORMATS, LINKS, OPTIONS, PROMPT, ROWS, Unit};
+use super::source::{
+    self, ATTENTION, ATTENTION_PROMPT, BEST, FORMATS, HOST, LINKS, PROMPT, ROUTER, ROWS, Unit,
+};
+use super::vendor::Architecture;
 use crate::device::{CardError, LoadProgress};
 use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
@@ -42,9 +44,11 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ROWS, "add", &[P, I, P, I, I, I]),
     (&ROWS, "swiglu", &[P, I, P, I, I, I]),
     (&ROWS, "gather", &[P, I, P, I, P, I, I]),
-    (&ROWS, "route", &[P, I, I, I, P, P, I, P, U]),
     (&ROWS, "combine", &[P, P, P, I, I, I, I, I]),
     (&ROWS, "norm_images", &[P, I, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
+    (&ROWS, "sum_norm_images", &[P, I, P, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
+    (&ROUTER, "route", &[P, I, I, I, P, P, I, P, U]),
+    (&ROUTER, "norm_router_", &[P, I, P, I, F, P, I, P, P, P, P, P, P, P, P, I, I, I, P, U]),
     (
         &ATTENTION,
         "place_heads_",
@@ -59,6 +63,10 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION, "copy_page", &[P, L, I, I]),
     (&PROMPT, "group_pairs", &[P, I, I, P, P]),
     (&PROMPT, "prompt_product_", &[P, L, P, P, I, P, P, P, I, I, I, I, P, I, P]),
+    (&BEST, "best_of_logits", &[P, I, I, P, I, I]),
+    (&BEST, "best_of_keys", &[P, I, P, I, I]),
+    (&HOST, "take_block", &[P, L, P, P, L]),
+    (&HOST, "give_results", &[P, P, P, I, P, L]),
     (&LINKS, "post_rows", &[P, P, P, L, P, P, L]),
     (&LINKS, "await_rows", &[P, P, P, L, P, P, P, P, L, L]),
     (&ATTENTION_PROMPT, "attend_prompt_64_", PROMPT_PARAMETERS),
@@ -72,8 +80,10 @@ const PROMPT_PARAMETERS: &[Parameter] = &[P, I, I, I, I, I, F, P, P, P, I, P, L,
 /// Where kernels come from.
 #[derive(Clone, Debug, Default)]
 pub struct KernelSettings {
-    /// The compiler's library; searched for without it.
+    /// NVIDIA's compiler; searched for without it.
     pub nvrtc: Option<PathBuf>,
+    /// AMD's compiler; searched for without it.
+    pub hiprtc: Option<PathBuf>,
     /// Folder of compiled kernels; nothing is kept without it.
     pub cache: Option<PathBuf>,
 }
@@ -81,10 +91,21 @@ pub struct KernelSettings {
 /// What compiled code depends on beside its text: the card and what serves it.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
-    /// The card's compute capability.
-    pub capability: (i32, i32),
-    /// The CUDA version that the driver serves.
+    /// The card's instructions.
+    pub architecture: Architecture,
+    /// The version of CUDA, or of HIP, that the driver serves.
     pub driver: (i32, i32),
+}
+
+impl Machine {
+    /// Of a device whose architecture is known.
+    pub fn of(device: &Device) -> Result<Machine, CudaError> {
+        let driver = device.driver().version();
+        match &device.architecture {
+            Ok(architecture) => Ok(Machine { architecture: *architecture, driver }),
+            Err(what) => Err(CudaError::NoArchitecture { what: what.clone() }),
+        }
+    }
 }
 
 /// Where kernels are wanted, and who hears how far they are.
@@ -123,9 +144,7 @@ struct Loaded {
     module: Module,
 }
 
-/// The least architecture whose code can wait for the kernel before. Text for an older one cannot, on any card.
-const EARLY_SINCE: i32 = 90;
-/// The least driver that keeps early launches in captured graphs.
+/// The least driver of CUDA that keeps early launches in captured graphs.
 const EARLY_DRIVER: (i32, i32) = (12, 3);
 
 impl Kernels {
@@ -139,13 +158,15 @@ impl Kernels {
     ) -> Result<Kernels, CardError> {
         let Place { card, context, machine, .. } = place;
         let failed = |e: CudaError| e.on(card);
-        let nvrtc = Nvrtc::open(settings.nvrtc.as_deref(), machine.driver).map_err(failed)?;
+        let vendor = context.vendor();
+        let named = vendor.one_of(&settings.nvrtc, &settings.hiprtc);
+        let compiler = Compiler::open(vendor, named.as_deref(), machine.driver).map_err(failed)?;
         let cache = Cache::new(settings.cache.clone());
-        let targets = nvrtc.targets(machine.capability).map_err(failed)?;
+        let targets = compiler.targets(machine.architecture).map_err(failed)?;
         let (mut modules, mut missing) = (Vec::new(), Vec::new());
         for piece in pieces(units, formats) {
             let kept = |&target: &Target| {
-                let image = cache.read(key(piece, &nvrtc, target, machine))?;
+                let image = cache.read(key(piece, &compiler, target, machine))?;
                 let module = Module::load(context, &image).ok()?;
                 Some(Loaded { piece, target, module })
             };
@@ -156,12 +177,12 @@ impl Kernels {
         }
         let mut refusal = None;
         for target in targets {
-            let images = compile_all(&nvrtc, &missing, target, place)?;
+            let images = compile_all(&compiler, &missing, target, place)?;
             let mut refused = Vec::new();
             for (piece, image) in missing.into_iter().zip(images) {
                 match Module::load(context, &image) {
                     Ok(module) => {
-                        cache.write(key(piece, &nvrtc, target, machine), &image);
+                        cache.write(key(piece, &compiler, target, machine), &image);
                         modules.push(Loaded { piece, target, module });
                     }
                     Err(error @ CudaError::Image { .. }) => {
@@ -215,8 +236,7 @@ impl Kernels {
         let mut of_unit = self.modules.iter().filter(|loaded| loaded.piece.unit == unit);
         let loaded = of_unit.find(|loaded| !unit.per_format || ty.is_none() || loaded.piece.format == ty);
         let kernel = loaded.and_then(|loaded| {
-            let can_wait = loaded.target.architecture() >= EARLY_SINCE;
-            let early = self.takes_early && can_wait && waits_by_itself(unit, &name);
+            let early = self.takes_early && loaded.target.can_wait();
             loaded.module.kernel(&name, signature, if early { Start::Early } else { Start::InOrder })
         });
         kernel.ok_or_else(|| CudaError::NoKernel { name, folder: self.cache.shown() })
@@ -237,7 +257,7 @@ fn pieces(units: &[&'static Unit], formats: &BTreeSet<TensorType>) -> Vec<Piece>
 
 /// The code of each piece, in their order.
 fn compile_all(
-    nvrtc: &Nvrtc,
+    compiler: &Compiler,
     pieces: &[Piece],
     target: Target,
     place: Place<'_>,
@@ -249,40 +269,45 @@ fn compile_all(
     progress.compiled(card, 0, pieces.len())?;
     let done = AtomicUsize::new(0);
     let compile = |(): &mut (), index: usize| -> Result<Vec<u8>, CardError> {
-        let image = compile(nvrtc, pieces[index], target).map_err(|e| e.on(card))?;
+        let image = compile(compiler, pieces[index], target).map_err(|e| e.on(card))?;
         progress.compiled(card, done.fetch_add(1, Ordering::Relaxed) + 1, pieces.len())?;
         Ok(image)
     };
     share(processors(), pieces.len(), &Work { begin: || Ok(()), work: compile, end: Ok })
 }
 
-fn compile(nvrtc: &Nvrtc, piece: Piece, target: Target) -> Result<Vec<u8>, CudaError> {
+fn compile(compiler: &Compiler, piece: Piece, target: Target) -> Result<Vec<u8>, CudaError> {
     let headers = source::headers(piece.unit, piece.format);
     let (unit, source) = (piece.unit.name, piece.unit.text);
     let started = std::time::Instant::now();
-    let image = nvrtc.code(&Request { unit, source, headers: &headers, options: OPTIONS, target })?;
+    let image = compiler.code(&Request { unit, source, headers: &headers, target })?;
     let (ms, format) = (started.elapsed().as_millis(), piece.format.map_or("", TensorType::name));
     tracing::info!(unit, format, %target, ms, bytes = image.len(), "kernels compiled");
     Ok(image)
 }
 
 /// Everything that compiled code depends on; text also depends on the driver that takes it.
-fn key(piece: Piece, nvrtc: &Nvrtc, target: Target, machine: Machine) -> Hash {
-    key_of(piece, nvrtc.version(), target, machine.driver)
+fn key(piece: Piece, compiler: &Compiler, target: Target, machine: Machine) -> Hash {
+    key_of(piece, (compiler.version(), compiler.options()), target, machine.driver)
 }
 
-fn key_of(piece: Piece, nvrtc: (i32, i32), target: Target, driver: (i32, i32)) -> Hash {
+fn key_of(
+    piece: Piece,
+    (compiler, options): ((i32, i32), &[&str]),
+    target: Target,
+    driver: (i32, i32),
+) -> Hash {
     let version = |(major, minor): (i32, i32)| format!("{major}.{minor}");
     let mut hash = Hash::new().with(piece.unit.name.as_bytes()).with(piece.unit.text.as_bytes());
     for (name, text) in source::headers(piece.unit, piece.format) {
         hash = hash.with(name.as_bytes()).with(text.as_bytes());
     }
-    for option in OPTIONS {
+    for option in options {
         hash = hash.with(option.as_bytes());
     }
-    hash = hash.with(version(nvrtc).as_bytes()).with(target.to_string().as_bytes());
+    hash = hash.with(version(compiler).as_bytes()).with(target.to_string().as_bytes());
     match target {
-        Target::Cubin(_) => hash,
+        Target::Cubin(_) | Target::Object(_) => hash,
         Target::Ptx(_) => hash.with(version(driver).as_bytes()),
     }
 }
@@ -354,21 +379,24 @@ mod tests {
     fn the_key_depends_on_compiler_architecture_format_and_text() {
         let piece = |unit, format| Piece { unit, format };
         let (rows, q4, sm_90) = (piece(&ROWS, None), Some(TensorType::Q4_K), Target::Cubin(90));
-        let base = key_of(rows, (12, 9), sm_90, (12, 8));
+        const NEW: ((i32, i32), &[&str]) = ((12, 9), &["--fmad=false"]);
+        const OLD: ((i32, i32), &[&str]) = ((12, 8), NEW.1);
+        let base = key_of(rows, NEW, sm_90, (12, 8));
         static OTHER: Unit = Unit { name: ROWS.name, text: "x", per_format: false };
         for changed in [
-            key_of(rows, (12, 8), sm_90, (12, 8)),
-            key_of(rows, (12, 9), Target::Cubin(89), (12, 8)),
-            key_of(rows, (12, 9), Target::Ptx(90), (12, 8)),
-            key_of(piece(&OTHER, None), (12, 9), sm_90, (12, 8)),
-            key_of(piece(&ATTENTION, None), (12, 9), sm_90, (12, 8)),
+            key_of(rows, OLD, sm_90, (12, 8)),
+            key_of(rows, (NEW.0, &[]), sm_90, (12, 8)),
+            key_of(rows, NEW, Target::Cubin(89), (12, 8)),
+            key_of(rows, NEW, Target::Ptx(90), (12, 8)),
+            key_of(piece(&OTHER, None), NEW, sm_90, (12, 8)),
+            key_of(piece(&ATTENTION, None), NEW, sm_90, (12, 8)),
         ] {
             assert_ne!(base, changed);
         }
-        assert_eq!(base, key_of(rows, (12, 9), sm_90, (13, 0)), "machine code is what it is");
-        let text = |driver| key_of(rows, (12, 9), Target::Ptx(90), driver);
+        assert_eq!(base, key_of(rows, NEW, sm_90, (13, 0)), "machine code is what it is");
+        let text = |driver| key_of(rows, NEW, Target::Ptx(90), driver);
         assert_ne!(text((12, 8)), text((13, 0)), "a newer driver may take machine code");
-        let of_format = |ty| key_of(piece(&FORMATS, ty), (12, 9), sm_90, (12, 8));
+        let of_format = |ty| key_of(piece(&FORMATS, ty), NEW, sm_90, (12, 8));
         assert_ne!(of_format(q4), of_format(Some(TensorType::Q6_K)));
     }
 

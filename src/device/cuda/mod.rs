@@ -1,34 +1,44 @@
-//! GPUs behind a CUDA driver, which is opened at run time: nothing of CUDA is needed to build or to start.
+//! GPUs behind a driver that is opened at run time: nothing of CUDA or HIP is needed to build or to start.
 //!
-//! `driver` and `nvrtc` are the fences of unsafe code; `source` holds the kernels' text, `kernels` compiles and names
-//! them, with `cache` between two runs and `early` saying which need not begin in order; `links` carries rows from card to
-//! card; `card` fills a card's memory, `exec` runs batches on it: a graph a window, one stream.
+//! The folder has the backend of both vendors and what is NVIDIA's; `device/hip/` has what is AMD's, `vendor` the words
+//! that differ. `driver` and `compiler` are the fences of unsafe code; `source` holds the kernels' text, `kernels` compiles
+//! and names them, with `cache` between two runs; `links` carries rows from card to card; `card` fills a card's memory,
+//! `exec` runs batches on it: a graph a window, one stream.
 //! Does not know: sequences, the split.
 
 pub mod cache;
 pub mod card;
+pub mod compiler;
 pub mod driver;
-pub mod early;
 pub mod exec;
 pub mod faults;
 pub mod kernels;
+pub mod libraries;
 pub mod links;
 pub mod listing;
 pub mod memory;
-pub mod nvrtc;
+pub(in crate::device) mod nvrtc;
 mod shares;
 pub mod source;
+pub mod vendor;
 pub mod weights;
 
 use crate::device::CardError;
 use crate::model::facts::CardId;
 
-/// What can go wrong with a CUDA card, in one line.
+use vendor::{Architecture, Vendor};
+
+/// What can go wrong with a GPU, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
     /// There is no driver.
-    #[error("libcuda.so.1 not found: no NVIDIA driver; install one, or name virtual cards with --gpus cpu:2")]
-    NoDriver,
+    #[error("{} (searched {searched})", .vendor.no_driver())]
+    NoDriver {
+        /// Whose.
+        vendor: Vendor,
+        /// Names and folders, with what was wrong there.
+        searched: String,
+    },
     /// A call of the driver failed.
     #[error("{call}: {code}{advice}")]
     Call {
@@ -40,46 +50,59 @@ pub enum CudaError {
         advice: &'static str,
     },
     /// The run-time compiler is missing.
-    #[error(
-        "NVRTC not found (searched {searched}); install the CUDA toolkit or `pip install nvidia-cuda-nvrtc-cu12`, \
-         and name its libnvrtc.so.12 with --nvrtc"
-    )]
-    NoNvrtc {
+    #[error("{} not found (searched {searched}); {}", .vendor.compiler(), .vendor.compiler_source())]
+    NoCompiler {
+        /// Whose.
+        vendor: Vendor,
         /// Names and folders, with what was wrong there.
         searched: String,
     },
     /// The run-time compiler serves no architecture that the card has in it.
     #[error(
-        "NVRTC {place} compiles nothing for compute capability {}.{}: {what}; name another NVRTC with --nvrtc",
-        capability.0, capability.1
+        "{} {place} compiles nothing for {architecture}: {what}; name another one with {}",
+        .vendor.compiler(), .vendor.compiler_flag()
     )]
     NoTarget {
+        /// Whose.
+        vendor: Vendor,
         /// The library.
         place: String,
         /// The card's.
-        capability: (i32, i32),
+        architecture: Architecture,
         /// What it says.
         what: String,
     },
     /// The driver does not take what the run-time compiler made.
     #[error(
-        "the driver refuses the kernels: {code}; it is older than NVRTC: update it, or name an NVRTC of its version with \
-         --nvrtc (`tandem devices` shows both)"
+        "the driver refuses the kernels: {code}; it is older than {0}: update it, or name {0} of its version with {1} \
+         (`tandem devices` shows both)",
+        .vendor.compiler(), .vendor.compiler_flag()
     )]
     Image {
+        /// Whose.
+        vendor: Vendor,
         /// In the driver's words.
         code: String,
     },
     /// The run-time compiler failed.
     #[error(
-        "NVRTC, {unit} for {arch}: {what}; name another NVRTC with --nvrtc, `tandem devices` shows the one in use"
+        "{}, {unit} for {arch}: {what}; name another one with {}, `tandem devices` shows the one in use",
+        .vendor.compiler(), .vendor.compiler_flag()
     )]
     Compile {
+        /// Whose.
+        vendor: Vendor,
         /// Kernel source.
         unit: &'static str,
-        /// `sm_90`, `compute_90`.
+        /// `sm_90`, `compute_90`, `gfx1100`.
         arch: String,
         /// In the compiler's words, on one line.
+        what: String,
+    },
+    /// The driver does not name the card's architecture.
+    #[error("the driver does not say what architecture the card has: {what}; update it")]
+    NoArchitecture {
+        /// What it says.
         what: String,
     },
     /// A kernel that a module lacks.

@@ -42,6 +42,9 @@ pub const FORMATS: Unit = Unit { name: "formats.cu", text: text!("formats.cu"), 
 /// Everything that a row passes through between products.
 pub const ROWS: Unit = Unit { name: "rows.cu", text: text!("rows.cu"), per_format: false };
 
+/// The choice of experts.
+pub const ROUTER: Unit = Unit { name: "router.cu", text: text!("router.cu"), per_format: false };
+
 /// Keys, values, attention.
 pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.cu"), per_format: false };
 
@@ -55,8 +58,15 @@ pub const LINKS: Unit = Unit { name: "links.cu", text: text!("links.cu"), per_fo
 pub const ATTENTION_PROMPT: Unit =
     Unit { name: "attention_prompt.cu", text: text!("attention_prompt.cu"), per_format: false };
 
+/// The best tokens of rows of logits.
+pub const BEST: Unit = Unit { name: "best.cu", text: text!("best.cu"), per_format: false };
+
+/// What comes from the host with a batch, and goes back to it.
+pub const HOST: Unit = Unit { name: "host.cu", text: text!("host.cu"), per_format: false };
+
 /// Everything that is compiled.
-pub const UNITS: [&Unit; 6] = [&FORMATS, &ROWS, &ATTENTION, &PROMPT, &ATTENTION_PROMPT, &LINKS];
+pub const UNITS: [&Unit; 9] =
+    [&FORMATS, &ROWS, &ROUTER, &ATTENTION, &PROMPT, &ATTENTION_PROMPT, &LINKS, &BEST, &HOST];
 
 headers! {
     "device/copies.cuh",
@@ -66,6 +76,7 @@ headers! {
     "device/images.cuh",
     "device/mma_f16.cuh",
     "device/mma_int8.cuh",
+    "device/norm.cuh",
     "device/pages.cuh",
     "device/reduce.cuh",
     "device/stored.cuh",
@@ -158,9 +169,6 @@ const CHOSEN_HEAD: &str = "\
 // Does not know: kernels. Written by src/device/cuda/source.rs, which a test compares.
 #pragma once
 ";
-
-/// Options beside the architecture: no multiply-add that the source does not name (`docs/numerics.md`, ground rule 1).
-pub const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17", "--device-as-default-execution-space"];
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 //! The sampler against the plainest form of its definition.
 
 use super::*;
+use crate::device::best::Chooser;
 
 fn logits(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|i| (uniform(seed, i as u32) * 20.0 - 10.0) as f32).collect()
@@ -10,6 +11,11 @@ fn sample(options: &SamplingOptions, history: &[u32], position: u32, logits: &[f
     let mut copy = logits.to_vec();
     let token = Sampler::default().sample(options, history, position, &mut copy).unwrap();
     assert!(copy.iter().zip(logits).all(|(a, b)| a.to_bits() == b.to_bits()), "logits come back unchanged");
+    if let RowWants::Best(count) = options.wants(logits.len()) {
+        let mut values = vec![0.0; 2 * count];
+        Chooser::default().choose(logits, &mut values);
+        assert_eq!(Sampler::default().sample_best(options, position, &values), Ok(token), "the best {count}");
+    }
     token
 }
 
@@ -126,6 +132,31 @@ fn a_logit_that_is_no_number_is_refused_wherever_it_stands() {
     }
     let mut largest = vec![f32::MAX, f32::MIN, -0.0, f32::from_bits(1)];
     assert_eq!(Sampler::default().sample(&SamplingOptions::default(), &[], 0, &mut largest), Ok(0));
+}
+
+#[test]
+fn the_best_tokens_are_asked_for_where_they_decide() {
+    let good = SamplingOptions::default;
+    let draws = |top_k| SamplingOptions { temperature: 1.0, top_k, ..good() };
+    let cases = [
+        (good(), RowWants::Best(1)),
+        (SamplingOptions { top_k: 40, ..good() }, RowWants::Best(1)),
+        (SamplingOptions { penalty_window: 0, repeat_penalty: 1.3, ..good() }, RowWants::Best(1)),
+        (SamplingOptions { repeat_penalty: 1.3, ..good() }, RowWants::Logits),
+        (SamplingOptions { presence_penalty: 0.1, ..draws(5) }, RowWants::Logits),
+        (SamplingOptions { logit_bias: vec![(0, 0.0)], ..good() }, RowWants::Logits),
+        (draws(0), RowWants::Logits),
+        (draws(1), RowWants::Best(1)),
+        (draws(64), RowWants::Best(64)),
+        (draws(65), RowWants::Logits),
+    ];
+    for (options, wants) in cases {
+        assert_eq!(options.wants(1000), wants, "{options:?}");
+    }
+    assert_eq!(draws(64).wants(63), RowWants::Logits);
+    let nothing = [f32::NAN; 4];
+    assert_eq!(Sampler::default().sample_best(&good(), 0, &nothing), Err(NotFinite));
+    assert_eq!(Sampler::default().sample_best(&draws(2), 0, &nothing), Err(NotFinite));
 }
 
 #[test]

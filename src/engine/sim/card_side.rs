@@ -189,7 +189,7 @@ impl World {
         let is_last = stage + 1 == self.stages.len();
         let side = &mut self.stages[stage];
         let row_values = HASH_ROW_VALUES;
-        let values = if is_last { batch.logits_rows() * VOCAB } else { batch.rows.len() * row_values };
+        let values = if is_last { batch.wanted_values(VOCAB) } else { batch.rows.len() * row_values };
         side.values = vec![0.0; values];
         let input = match side.input {
             Some(slot) => self.wires[stage - 1].rows(slot),
@@ -203,7 +203,7 @@ impl World {
                 Ok(Default::default())
             }
         };
-        let times = RunTimes { start_ns: self.now_ns, end_ns: self.now_ns, waited_ns: 0 };
+        let times = RunTimes { start_ns: self.now_ns, end_ns: self.now_ns, waited_ns: 0, card: None };
         let result = match ran {
             Err(error) => {
                 // The hash card refuses only pages that are not the state's.
@@ -245,7 +245,7 @@ impl World {
                 self.notice(stage + 1);
             }
             None if strikes && self.scenario.has(Fault::LostAnswer) => {}
-            None => self.mail(CoordinatorEvent::Done { batch: batch.id, logits: values }),
+            None => self.mail(CoordinatorEvent::Done { batch: batch.id, values }),
         }
         let slow = self.scenario.has(Fault::SlowLink) && stage == self.scenario.strike.stage;
         self.stages[stage].is_served = true;

@@ -10,7 +10,8 @@
 use std::ops::Range;
 
 use super::rng::mix;
-use crate::device::batch::{Batch, PageTables};
+use crate::device::batch::{Batch, PageTables, RowWants};
+use crate::device::best::Chooser;
 use crate::device::{CardError, RunStamp, StageExec};
 use crate::model::facts::{CardId, PAGE_POSITIONS, PageId};
 
@@ -104,7 +105,7 @@ impl StageExec for HashCard {
     ) -> Result<RunStamp, CardError> {
         self.check_owners(pages)?;
         let (embeds, heads) = (self.layers.start == 0, self.layers.end == self.layer_count);
-        let mut logits_at = 0;
+        let mut values_at = 0;
         for (index, row) in batch.rows.iter().enumerate() {
             let mut x = match embeds {
                 true => embed(row.token, row.position),
@@ -125,13 +126,18 @@ impl StageExec for HashCard {
             }
             if !heads {
                 row_to_values(x, &mut output[index * HASH_ROW_VALUES..][..HASH_ROW_VALUES]);
-            } else if row.wants_logits {
-                let logits = &mut output[logits_at..][..self.vocab];
-                logits.iter_mut().enumerate().for_each(|(token, l)| *l = logit(x, token));
-                logits_at += self.vocab;
+            } else if row.wants.is_some() {
+                let logits: Vec<f32> = (0..self.vocab).map(|token| logit(x, token)).collect();
+                let values = &mut output[values_at..][..row.wants.values(self.vocab)];
+                match row.wants {
+                    RowWants::Nothing => {}
+                    RowWants::Best(_) => Chooser::default().choose(&logits, values),
+                    RowWants::Logits => values.copy_from_slice(&logits),
+                }
+                values_at += values.len();
             }
         }
-        Ok(RunStamp { busy_ns: batch.rows.len() as u64, device_ns: None, waited_ns: 0 })
+        Ok(RunStamp { busy_ns: batch.rows.len() as u64, card: None, waited_ns: 0 })
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {

@@ -7,11 +7,17 @@
 
 use super::{image_of, kept};
 use crate::gguf::formats::ImageKind;
-use crate::model::facts::{Activations, PAGE_POSITIONS};
+use crate::model::facts::{Activations, BEST_MAX, PAGE_POSITIONS, WINDOW_ROWS_MAX};
 use crate::model::program::{Op, Product, Program, StateKind};
 
 /// Positions of a span of attention (`docs/numerics.md`, Attention).
 pub const SPAN_POSITIONS: usize = 1024;
+
+/// Values of a row among which a launch looks for the best tokens.
+pub const BEST_PIECE: usize = 2048;
+
+/// What a card keeps of its turns with the host.
+pub const CONTROL_BYTES: usize = 16;
 
 /// Activation rows of a tile of a chunk's products.
 pub const TILE_COLUMNS: usize = 64;
@@ -152,7 +158,8 @@ impl GpuSizes {
         let order = 4 * self.experts_used;
         let of_rows = of_rows.chain(of_pairs).chain([order]);
         let places: u64 = of_rows.map(|bytes| kept((bytes * rows_max) as u64)).sum();
-        places + kept(self.tiles_bytes(rows_max)) + self.block_bytes(rows_max, kv_pages)
+        let control = kept(CONTROL_BYTES as u64);
+        places + kept(self.tiles_bytes(rows_max)) + control + self.block_bytes(rows_max, kv_pages)
     }
 
     /// The tiles of `pairs` pairs of rows and experts, at most: one that is not full for each expert that is chosen.
@@ -184,8 +191,16 @@ impl GpuSizes {
         kept((self.span * spans * rows) as u64)
     }
 
-    /// The rows that want logits side by side, and their logits.
+    /// The rows that want something side by side, their logits, and the keys of the best tokens.
     pub fn logits_bytes(&self, logits_rows_max: usize) -> u64 {
-        kept((self.residual * logits_rows_max) as u64) + kept((self.vocab * logits_rows_max) as u64)
+        let keys: u64 = self.keys_bytes(logits_rows_max).map(|bytes| kept(bytes as u64)).iter().sum();
+        kept((self.residual * logits_rows_max) as u64) + kept((self.vocab * logits_rows_max) as u64) + keys
+    }
+
+    /// Keys of a window's rows that the launches which look for the best tokens give, the first and the second in turn.
+    pub fn keys_bytes(&self, logits_rows_max: usize) -> [usize; 2] {
+        let pieces = (self.vocab / 4).div_ceil(BEST_PIECE);
+        let of = |pieces: usize| 8 * BEST_MAX * pieces * logits_rows_max.min(WINDOW_ROWS_MAX);
+        [of(pieces), of((BEST_MAX * pieces).div_ceil(BEST_PIECE))]
     }
 }

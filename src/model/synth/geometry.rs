@@ -140,6 +140,27 @@ impl Geometry {
         },
     ];
 
+    /// A dense model to measure a card with: `width` values a row, a multiple of 256, and few tokens.
+    pub fn probe(width: usize, layers: usize) -> Geometry {
+        assert!(width.is_multiple_of(256) && width > 0, "a width of {width}");
+        Geometry {
+            name: "a probe",
+            architecture: "llama",
+            layers,
+            embedding: width,
+            heads: width / 128,
+            kv_heads: (width / 512).max(1),
+            head_width: 128,
+            inner: 4 * width,
+            experts: None,
+            vocab: 512,
+            context: 4096,
+            rope_base: 1e5,
+            epsilon: 1e-5,
+            is_tied: false,
+        }
+    }
+
     /// The geometry of this name.
     pub fn named(name: &str) -> Option<Geometry> {
         Geometry::ALL.into_iter().find(|g| g.name == name)

@@ -19,7 +19,8 @@ use super::kv_store::KvStore;
 use super::simd::tier::Tier;
 use super::team::Team;
 use super::weights::Weights;
-use crate::device::batch::{Batch, BatchRow, Interest, PageTables};
+use crate::device::batch::{Batch, BatchRow, Interest, PageTables, RowWants};
+use crate::device::best::Chooser;
 use crate::device::lower::{Step, Steps};
 use crate::device::{CardError, RunStamp, StageExec};
 use crate::model::facts::{CardId, PageId};
@@ -36,6 +37,9 @@ pub struct CpuExec {
     pub(super) weights: Weights,
     pub(super) store: KvStore,
     pub(super) buffers: Buffers,
+    /// Of a window whose rows do not all want them; empty where the stage makes none.
+    pub(super) logits: Vec<f32>,
+    pub(super) chooser: Chooser,
     pub(super) team: Mutex<Team>,
     pub(super) threads: usize,
     pub(super) rest: Rest,
@@ -89,11 +93,7 @@ impl StageExec for CpuExec {
         if self.rest == Rest::Parked {
             self.team.lock().rest();
         }
-        result.map(|()| RunStamp {
-            busy_ns: start.elapsed().as_nanos() as u64,
-            device_ns: None,
-            waited_ns: 0,
-        })
+        result.map(|()| RunStamp { busy_ns: start.elapsed().as_nanos() as u64, card: None, waited_ns: 0 })
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {
@@ -142,24 +142,39 @@ impl CpuExec {
         if steps.tail.is_empty() {
             return Ok(());
         }
-        let wanted = self.gather_wanted(run.rows);
-        assert_eq!(output.len(), wanted.len() * self.program.facts.vocab, "logits rows");
+        let (wanted, vocab) = (self.gather_wanted(run.rows), self.program.facts.vocab);
+        let values: usize = wanted.iter().map(|row| row.wants.values(vocab)).sum();
+        assert_eq!(output.len(), values, "values that rows want");
         if wanted.is_empty() {
             return Ok(());
         }
         let last = steps.layers.last().map_or(0, |l| l.layer);
         let tail = Run { rows: &wanted, pages: run.pages };
-        for step in &steps.tail {
-            self.step(step, &tail, last, output)?;
+        if wanted.iter().all(|row| row.wants == RowWants::Logits) {
+            return steps.tail.iter().try_for_each(|step| self.step(step, &tail, last, output));
         }
-        Ok(())
+        let mut logits = std::mem::take(&mut self.logits);
+        let made = &mut logits[..wanted.len() * vocab];
+        let ran = steps.tail.iter().try_for_each(|step| self.step(step, &tail, last, made));
+        let mut rest = output;
+        for (row, logits) in wanted.iter().zip(made.chunks_exact(vocab)) {
+            let (values, behind) = rest.split_at_mut(row.wants.values(vocab));
+            match row.wants {
+                RowWants::Nothing => {}
+                RowWants::Best(_) => self.chooser.choose(logits, values),
+                RowWants::Logits => values.copy_from_slice(logits),
+            }
+            rest = behind;
+        }
+        self.logits = logits;
+        ran
     }
 
-    /// Moves the residual rows that want logits to the front; gives their batch rows.
+    /// Moves the residual rows that want something to the front; gives their batch rows.
     fn gather_wanted(&mut self, rows: &[BatchRow]) -> Vec<BatchRow> {
         let residual = self.program.residual.0;
         let width = self.program.rows[residual].width;
-        let wanted = rows.iter().enumerate().filter(|(_, r)| r.wants_logits);
+        let wanted = rows.iter().enumerate().filter(|(_, r)| r.wants.is_some());
         let wanted: Vec<(usize, BatchRow)> = wanted.map(|(i, r)| (i, *r)).collect();
         for (to, (from, _)) in wanted.iter().enumerate() {
             self.buffers.rows[residual].copy_within(from * width..(from + 1) * width, to * width);

@@ -18,7 +18,8 @@ use super::plain::functions::swiglu;
 use super::plain::norm::rms_norm;
 use super::plain::rope::{angles, rotate};
 use super::plain::route::{Chosen, choose, normalise};
-use crate::device::batch::{Batch, BatchRow, PageTables};
+use crate::device::batch::{Batch, BatchRow, PageTables, RowWants};
+use crate::device::best::Chooser;
 use crate::device::{CardError, RunStamp, StageExec, StageSettings};
 use crate::gguf;
 use crate::model::facts::{CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram};
@@ -116,9 +117,9 @@ impl Reference {
             self.ops(&program.layers[layer].ops, layer, &mut lines, pages)?;
         }
         let results: Vec<f32> = if self.stage.heads() {
-            lines.retain(|line| line.place.wants_logits);
+            lines.retain(|line| line.place.wants.is_some());
             self.ops(&program.tail, self.stage.layers.end.saturating_sub(1), &mut lines, pages)?;
-            lines.into_iter().flat_map(|line| line.logits).collect()
+            lines.into_iter().flat_map(|line| wanted(line.place.wants, line.logits)).collect()
         } else {
             lines.iter().flat_map(|line| &line.rows[residual]).copied().collect()
         };
@@ -282,6 +283,16 @@ impl Reference {
 }
 
 /// RMS norm of each piece; the weight is one for all pieces, or has a part for each.
+/// What a row wants, of its logits.
+fn wanted(wants: RowWants, logits: Vec<f32>) -> Vec<f32> {
+    if wants == RowWants::Logits {
+        return logits;
+    }
+    let mut values = vec![0.0; wants.values(logits.len())];
+    Chooser::default().choose(&logits, &mut values);
+    values
+}
+
 fn norm(line: &mut Line, (x, out): (View, View), weight: &[f32], eps: f32) {
     let values = line.read(x);
     let mut normed = vec![0.0; values.len()];
@@ -309,7 +320,7 @@ impl StageExec for Reference {
     ) -> Result<RunStamp, CardError> {
         let start = Instant::now();
         self.run_batch(batch, pages, input, output)?;
-        Ok(RunStamp { busy_ns: start.elapsed().as_nanos() as u64, device_ns: None, waited_ns: 0 })
+        Ok(RunStamp { busy_ns: start.elapsed().as_nanos() as u64, card: None, waited_ns: 0 })
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), CardError> {

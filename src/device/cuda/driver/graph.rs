@@ -8,9 +8,8 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys;
-
-use super::{Event, Module, PinnedMemory, Stream, checked};
+use super::api::{Api, Handle, flags};
+use super::{Event, Module, PinnedMemory, Stream};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::faults::Met;
 
@@ -40,7 +39,7 @@ impl Recording {
 #[derive(Debug)]
 pub struct Graph {
     stream: Stream,
-    raw: sys::CUgraphExec,
+    raw: Handle,
     needs: Recording,
     /// Passes when the last launch has run.
     done: Arc<Event>,
@@ -53,7 +52,7 @@ impl Drop for Graph {
     fn drop(&mut self) {
         if self.stream.bind().is_ok() {
             // SAFETY: made by `Stream::record` and destroyed once; a launch that runs goes on to its end.
-            let _ = unsafe { sys::cuGraphExecDestroy(self.raw) };
+            let _ = unsafe { self.stream.api().graph_exec_destroy(self.raw) };
         }
     }
 }
@@ -64,16 +63,17 @@ impl Stream {
     pub fn record<E: From<CudaError>>(&self, queue: impl FnOnce() -> Result<(), E>) -> Result<Graph, E> {
         self.bind()?;
         let done = Arc::new(Event::new(&self.0.context)?);
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives.
-        checked("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.0.raw, mode) })?;
+        let begun = unsafe { self.api().capture_begin(self.0.raw, flags::CAPTURE_THREAD_LOCAL) };
+        begun.map_err(CudaError::from)?;
         let open = OpenRecording::new(self);
         let queued = queue();
         let (needs, graph) = open.end()?;
         queued?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the graph lives; the target outlives the call.
-        checked("cuGraphInstantiate", unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph.0, 0) })?;
+        let made = unsafe { self.api().graph_instantiate(&mut raw, graph.raw, 0) };
+        made.map_err(CudaError::from)?;
         Ok(Graph { stream: self.clone(), raw, needs, done })
     }
 }
@@ -95,9 +95,10 @@ impl<'a> OpenRecording<'a> {
         let needs = self.stream.0.recording.lock().take().unwrap_or_default();
         let mut raw = std::ptr::null_mut();
         // SAFETY: the stream lives; the target outlives the call.
-        let status = unsafe { sys::cuStreamEndCapture(self.stream.0.raw, &mut raw) };
-        let graph = Template(raw);
-        checked("cuStreamEndCapture", status).map(|()| (needs, graph))
+        let ended = unsafe { self.stream.api().capture_end(self.stream.0.raw, &mut raw) };
+        let graph = Template { api: self.stream.api(), raw };
+        ended?;
+        Ok((needs, graph))
     }
 }
 
@@ -106,20 +107,23 @@ impl Drop for OpenRecording<'_> {
         if self.stream.0.recording.lock().take().is_some() {
             let mut raw = std::ptr::null_mut();
             // SAFETY: as in `end`, which has not run.
-            let _ = unsafe { sys::cuStreamEndCapture(self.stream.0.raw, &mut raw) };
-            drop(Template(raw));
+            let _ = unsafe { self.stream.api().capture_end(self.stream.0.raw, &mut raw) };
+            drop(Template { api: self.stream.api(), raw });
         }
     }
 }
 
 /// A graph that cannot run yet; null for one that failed.
-struct Template(sys::CUgraph);
+struct Template {
+    api: &'static Api,
+    raw: Handle,
+}
 
 impl Drop for Template {
     fn drop(&mut self) {
-        if !self.0.is_null() {
-            // SAFETY: made by `cuStreamEndCapture` and destroyed once.
-            let _ = unsafe { sys::cuGraphDestroy(self.0) };
+        if !self.raw.is_null() {
+            // SAFETY: made by the end of a capture and destroyed once.
+            let _ = unsafe { self.api.graph_destroy(self.raw) };
         }
     }
 }
@@ -132,13 +136,13 @@ impl Graph {
             self.needs.pinned.iter().all(borrowed),
             "a graph is launched with all pinned memory that it uses"
         );
-        self.stream.0.context.meets(Met::Launch, "cuGraphLaunch")?;
+        self.stream.0.context.meets(Met::Launch, ("cuGraphLaunch", "hipGraphLaunch"))?;
         for memory in pinned.iter_mut() {
             memory.used_until(&self.stream, &self.done)?;
         }
         // SAFETY: graph and stream live; its kernels' code is kept by `needs`; all pinned memory in it is borrowed, and
         // is neither touched nor freed before `done` has passed, which later launches on the same stream only put off.
-        checked("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.raw, self.stream.0.raw) })?;
+        unsafe { self.stream.api().graph_launch(self.raw, self.stream.0.raw)? };
         // Without its event the memory is free only when all has run.
         self.done.put(&self.stream).or_else(|error| self.stream.wait().and(Err(error)))
     }

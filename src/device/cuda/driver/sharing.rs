@@ -6,22 +6,26 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
 
-use cudarc::driver::sys;
-
-use super::{Context, Device, Event, Span, Stream, checked};
+use super::api::{Own, flags, status};
+use super::{Context, Device, Event, Span, Stream, host_memory};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::faults::Met;
+use crate::device::hip;
 
 impl Device {
-    /// Whether the system lets this device's work touch memory of `other`.
+    /// Whether the system lets this device's work touch memory of `other`. Behind two drivers it never does.
     pub fn can_reach(&self, other: &Device) -> Result<bool, CudaError> {
-        let (mut own, mut peer, mut can) = (0, 0, 0);
+        if self.vendor() != other.vendor() {
+            return Ok(false);
+        }
+        let (api, mut own, mut peer, mut can) = (self.driver.api, 0, 0, 0);
         // SAFETY: the driver has started and counted both devices; all targets outlive their calls.
         unsafe {
-            checked("cuDeviceGet", sys::cuDeviceGet(&mut own, self.ordinal))?;
-            checked("cuDeviceGet", sys::cuDeviceGet(&mut peer, other.ordinal))?;
-            checked("cuDeviceCanAccessPeer", sys::cuDeviceCanAccessPeer(&mut can, own, peer))?;
+            api.device(&mut own, self.ordinal)?;
+            api.device(&mut peer, other.ordinal)?;
+            api.device_reaches(&mut can, own, peer)?;
         }
         Ok(can != 0)
     }
@@ -30,16 +34,23 @@ impl Device {
 impl Context {
     /// Whether both are the same device's.
     pub fn is(&self, other: &Context) -> bool {
-        self.0.device == other.0.device
+        self.vendor() == other.vendor() && self.0.device == other.0.device
     }
 
     /// Lets this device's work touch memory of `other` from now on.
     pub fn reach(&self, other: &Context) -> Result<(), CudaError> {
+        assert_eq!(self.vendor(), other.vendor(), "cards behind two drivers share no memory");
         self.bind()?;
-        // SAFETY: this context is bound, the other one is retained.
-        match unsafe { sys::cuCtxEnablePeerAccess(other.0.raw, 0) } {
-            sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
-            status => checked("cuCtxEnablePeerAccess", status),
+        // SAFETY: this context is bound, the other one is in use.
+        let (call, status) = unsafe {
+            match &self.api().own {
+                Own::Cuda(own) => ("cuCtxEnablePeerAccess", (own.peer_enable)(other.0.raw, 0)),
+                Own::Hip(own) => ("hipDeviceEnablePeerAccess", (own.calls.peer_enable)(other.0.device, 0)),
+            }
+        };
+        match status {
+            status::PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            status => self.api().checked(call, status).map_err(Into::into),
         }
     }
 }
@@ -60,25 +71,14 @@ unsafe impl Sync for MappedMemory {}
 impl MappedMemory {
     /// `bytes` zeroed bytes, at least one word.
     pub fn new(context: &Context, bytes: u64) -> Result<MappedMemory, CudaError> {
-        context.bind()?;
-        let (mut address, mut device) = (std::ptr::null_mut(), 0);
-        let bytes = bytes.next_multiple_of(4).max(4);
-        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-        // SAFETY: the context is bound; the target outlives the call.
-        checked("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut address, bytes as usize, flags) })?;
-        let address = NonNull::new(address).ok_or(CudaError::Call {
-            call: "cuMemHostAlloc",
-            code: "no memory".to_owned(),
-            advice: "; close other programs",
-        })?;
-        // SAFETY: the call gave `bytes` bytes, which nobody else knows.
-        unsafe { address.cast::<u8>().write_bytes(0, bytes as usize) };
+        let (bytes, mut device) = (bytes.next_multiple_of(4).max(4), 0);
+        let coherent = context.vendor().one_of(0, hip::driver::HOST_COHERENT);
+        let flags = flags::HOST_PORTABLE | flags::HOST_MAPPED | coherent;
+        let address = host_memory(context, bytes as usize, flags)?;
         let span = |address| Span { address, bytes };
         let mut memory = MappedMemory { context: context.clone(), address, span: span(0) };
         // SAFETY: the memory was asked for as mapped; the target outlives the call.
-        checked("cuMemHostGetDevicePointer", unsafe {
-            sys::cuMemHostGetDevicePointer_v2(&mut device, address.as_ptr(), 0)
-        })?;
+        unsafe { context.api().host_on_device(&mut device, address.as_ptr(), 0)? };
         memory.span = span(device);
         Ok(memory)
     }
@@ -90,11 +90,17 @@ impl MappedMemory {
 
     /// The word `index` words from the start.
     pub fn word(&self, index: usize) -> &AtomicU32 {
+        &self.words(index, 1)[0]
+    }
+
+    /// `count` words, the first of them `first` words from the start.
+    pub fn words(&self, first: usize, count: usize) -> &[AtomicU32] {
         let words = self.span.bytes as usize / 4;
-        assert!(index < words, "word {index} of {words}");
+        let is_inside = first.checked_add(count).is_some_and(|end| end <= words);
+        assert!(is_inside, "{count} words from word {first} on of {words}");
         // SAFETY: the memory is `words` words, aligned to more than a word, and lives as long as `self`; everybody
-        // reads and writes its words whole.
-        unsafe { AtomicU32::from_ptr(self.address.cast::<u32>().as_ptr().add(index)) }
+        // reads and writes its words whole, the host as atomics, which have a word's layout.
+        unsafe { std::slice::from_raw_parts(self.address.cast::<AtomicU32>().as_ptr().add(first), count) }
     }
 }
 
@@ -102,7 +108,7 @@ impl Drop for MappedMemory {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: allocated by `new` and freed once, by the last owner of whatever names it.
-            let _ = unsafe { sys::cuMemFreeHost(self.address.as_ptr()) };
+            let _ = unsafe { self.context.api().host_free(self.address.as_ptr()) };
         }
     }
 }
@@ -119,31 +125,59 @@ impl Stream {
             return Ok(());
         }
         // SAFETY: the span names memory of a card; the stream lives.
-        let status = unsafe { sys::cuMemsetD8Async(span.address, 0, span.bytes as usize, self.0.raw) };
-        checked("cuMemsetD8Async", status)
+        unsafe { self.api().fill(span.address, 0, span.bytes as usize, self.0.raw) }.map_err(Into::into)
     }
 
     /// Queues a copy of this card's memory into that of `other`.
     pub fn copy_to(&self, from: Span, other: &Context, to: Span) -> Result<(), CudaError> {
         assert!(from.bytes <= to.bytes, "{} B to {} B", from.bytes, to.bytes);
-        let (own, bytes) = (self.0.context.0.raw, from.bytes as usize);
+        let (here, there, bytes) = (&self.0.context.0, &other.0, from.bytes as usize);
+        let (from, to, stream) = (from.address, to.address, self.0.raw);
         // SAFETY: both spans name memory of cards in use, and the range was checked; the stream lives.
-        let status =
-            unsafe { sys::cuMemcpyPeerAsync(to.address, other.0.raw, from.address, own, bytes, self.0.raw) };
-        checked("cuMemcpyPeerAsync", status)
+        let status = unsafe {
+            match &self.api().own {
+                Own::Cuda(own) => (own.peer_copy)(to, there.raw, from, here.raw, bytes, stream),
+                Own::Hip(own) => (own.calls.peer_copy)(to, there.device, from, here.device, bytes, stream),
+            }
+        };
+        let call = self.context().vendor().one_of("cuMemcpyPeerAsync", "hipMemcpyPeerAsync");
+        self.api().checked(call, status).map_err(Into::into)
     }
 }
 
 impl Event {
+    /// Waits until work before this event has shown a sign in mapped memory, or until the event has passed. `look` is asked
+    /// over and over whether the sign is there, by a thread that lets others have its CPU; the driver, which takes
+    /// microseconds to answer, only now and then.
+    pub fn wait_for_sign(&self, mut look: impl FnMut() -> bool) -> Result<(), CudaError> {
+        const LOOKS: usize = 64;
+        const ASKING: Duration = Duration::from_micros(500);
+        let mut asked = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                if look() {
+                    return self.context.meets(Met::Wait, ("cuEventQuery", "hipEventQuery"));
+                }
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            if now - asked >= ASKING {
+                if self.has_passed()? {
+                    return Ok(());
+                }
+                asked = now;
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// Whether it has passed.
     pub fn has_passed(&self) -> Result<bool, CudaError> {
         // SAFETY: the event lives.
-        match unsafe { sys::cuEventQuery(self.raw) } {
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            status => {
-                checked("cuEventQuery", status)?;
-                self.context.meets(Met::Wait, "cuEventQuery").map(|()| true)
-            }
+        match unsafe { self.context.api().event_query(self.raw) } {
+            Err(failed) if failed.status == status::NOT_READY => Ok(false),
+            Err(failed) => Err(failed.into()),
+            Ok(()) => self.context.meets(Met::Wait, ("cuEventQuery", "hipEventQuery")).map(|()| true),
         }
     }
 }

@@ -1,17 +1,18 @@
 //! What the host sends with every batch in one copy: the fault word, the words of a hand-off, tokens, positions, states,
-//! the rows that want logits, the angles, the page tables.
+//! the rows that want something, the angles, the page tables.
 //!
 //! States are numbered by their first row in the batch, so tables hold only pages that the batch can read.
 //! Invariants: where the parts lie follows from the batch's shape alone; a block never exceeds `GpuSizes::block_bytes`;
 //! its parts lie on cache lines of their own. Does not know: kernels, steps.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::angles::Angles;
-use super::graphs::Shape;
+use super::graphs::{Shape, Wanted};
 use super::launch::Standing;
 use crate::device::CardSlot;
 use crate::device::batch::{Batch, BatchKind, BatchRow, PageTables};
-use crate::device::cuda::CudaError;
-use crate::device::cuda::driver::{Context, PinnedMemory, Span, Stream};
+use crate::device::cuda::driver::Span;
 use crate::device::cuda::links::side::LinkWords;
 use crate::model::facts::{PAGE_POSITIONS, StateId};
 use crate::model::footprint::gpu::SPAN_POSITIONS;
@@ -38,6 +39,8 @@ impl HandOff {
 /// The block of the batch that runs, on the card.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
+    /// Its words.
+    pub(super) used: usize,
     pub(super) fault: Span,
     /// The words of [`HandOff`], in order.
     hand_off: Span,
@@ -49,7 +52,7 @@ pub(super) struct Places {
     pub(super) standing: Standing,
     /// Spans of attention that are launched; those behind a row's position do nothing.
     pub(super) spans: usize,
-    /// The rows that want logits, in order.
+    /// The rows that want something, in order.
     pub(super) wanted: Span,
     /// One for each rope.
     pub(super) angles: Vec<Span>,
@@ -68,13 +71,10 @@ impl Places {
     }
 }
 
-/// Makes and sends blocks.
-#[derive(Debug)]
+/// Where blocks lie on the card.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
-    pub(super) pinned: PinnedMemory,
-    on_card: Span,
-    /// Of the block that was filled last.
-    used_bytes: u64,
+    pub(super) on_card: Span,
 }
 
 /// The states of a batch in the order of their first rows, and each row's number among them.
@@ -108,28 +108,23 @@ impl Shape {
             BatchKind::Window => pages.next_power_of_two().min(context_pages).max(pages),
             BatchKind::Chunk => pages,
         };
-        let wanted = if heads { batch.logits_rows() } else { 0 };
+        let wanted = if heads { Wanted::of(batch) } else { Wanted::default() };
         Shape { rows: batch.rows.len(), states: states.ids.len(), pages_per_state, wanted }
     }
 }
 
 impl Block {
-    /// For blocks as large as their place on the card.
-    pub(super) fn new(context: &Context, on_card: Span) -> Result<Block, CudaError> {
-        Ok(Block { pinned: PinnedMemory::new(context, on_card.bytes())?, on_card, used_bytes: 0 })
-    }
-
-    /// Makes the block of a batch.
+    /// Makes the block of a batch in `room`.
     pub(super) fn fill(
-        &mut self,
+        self,
+        room: &[AtomicU32],
         batch: &Batch,
         (shape, states): (&Shape, &States),
         pages: &PageTables,
         hand_off: HandOff,
         angles: &mut Angles,
-    ) -> Result<Places, CudaError> {
+    ) -> Places {
         let (rows, n, on_card) = (&batch.rows, batch.rows.len(), self.on_card);
-        let room = self.pinned.values_mut(0, on_card.bytes() as usize / 4)?;
         let mut writer = Writer { room, used: 0, on_card };
         let HandOff { in_slot, in_sequence, out_slot, out_sequence } = hand_off;
         let words = [0, 0, 0, 0, in_slot, in_sequence, out_slot, out_sequence];
@@ -139,12 +134,12 @@ impl Block {
         let tokens = writer.put(n, rows.iter().map(|r| r.token));
         let positions = writer.put(n, rows.iter().map(|r| r.position));
         let states_at = writer.put(n, states.numbers.iter().copied());
-        let wanted = rows.iter().enumerate().filter(|(_, r)| r.wants_logits).map(|(i, _)| i as u32);
+        let wanted = rows.iter().enumerate().filter(|(_, r)| r.wants.is_some()).map(|(i, _)| i as u32);
         let wanted = writer.put(n, wanted);
         let angles = (0..angles.ropes()).map(|rope| {
             let (to, place) = writer.take(angles.words(rope) * n);
-            for (to, row) in to.chunks_exact_mut(angles.words(rope).max(1)).zip(rows) {
-                to.copy_from_slice(angles.row(rope, row.position));
+            for (to, row) in to.chunks_exact(angles.words(rope).max(1)).zip(rows) {
+                store(to, angles.row(rope, row.position).iter().copied());
             }
             place
         });
@@ -155,39 +150,37 @@ impl Block {
             own.chain(std::iter::repeat(0)).take(pages_per_state)
         });
         let pages = writer.put(shape.states * pages_per_state, table);
-        self.used_bytes = 4 * writer.used as u64;
+        let used = writer.used;
         let standing = Standing { positions, states: states_at, pages, pages_per_state };
         let spans = (pages_per_state * PAGE_POSITIONS).div_ceil(SPAN_POSITIONS);
-        Ok(Places { fault, hand_off, arrived, gate, tokens, standing, spans, wanted, angles })
+        Places { used, fault, hand_off, arrived, gate, tokens, standing, spans, wanted, angles }
     }
+}
 
-    /// Starts sending the block that was filled last.
-    pub(super) fn send(&mut self, stream: &Stream) -> Result<(), CudaError> {
-        stream.upload(&mut self.pinned, self.used_bytes, self.on_card)
-    }
+/// The host and a card share the words.
+fn store(to: &[AtomicU32], words: impl IntoIterator<Item = u32>) {
+    to.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
 }
 
 /// Writes parts one behind the other, in words.
 struct Writer<'a> {
-    room: &'a mut [u32],
+    room: &'a [AtomicU32],
     used: usize,
     on_card: Span,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
     /// A part of `count` words: here, and its place on the card.
-    fn take(&mut self, count: usize) -> (&mut [u32], Span) {
+    fn take(&mut self, count: usize) -> (&'a [AtomicU32], Span) {
         let (at, bytes) = (self.used, 4 * count as u64);
         self.used += kept(bytes) as usize / 4;
-        (&mut self.room[at..][..count], self.on_card.part(4 * at as u64, bytes))
+        (&self.room[at..][..count], self.on_card.part(4 * at as u64, bytes))
     }
 
     /// A part with room for `count` words, of which `words` are written; its place on the card.
     fn put(&mut self, count: usize, words: impl IntoIterator<Item = u32>) -> Span {
         let (to, place) = self.take(count);
-        for (to, word) in to.iter_mut().zip(words) {
-            *to = word;
-        }
+        store(to, words);
         place
     }
 }
@@ -195,10 +188,10 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::batch::BatchId;
+    use crate::device::batch::{BatchId, RowWants};
 
     fn row(state: u32, position: u32) -> BatchRow {
-        BatchRow { state: StateId(state), position, token: 0, wants_logits: true }
+        BatchRow { state: StateId(state), position, token: 0, wants: RowWants::Logits }
     }
 
     #[test]
@@ -217,9 +210,10 @@ mod tests {
         for (position, pages_per_state) in
             [(0, 1), (63, 1), (64, 2), (128, 4), (1023, 16), (1024, 32), (4095, 64), (4096, 100), (6399, 100)]
         {
-            let expected = Shape { rows: 2, states: 2, pages_per_state, wanted: 2 };
+            let wanted = Wanted { rows: 2, best: 0, logits: true };
+            let expected = Shape { rows: 2, states: 2, pages_per_state, wanted };
             assert_eq!(shape(position, true), expected, "position {position}");
-            assert_eq!(shape(position, false), Shape { wanted: 0, ..expected });
+            assert_eq!(shape(position, false), Shape { wanted: Wanted::default(), ..expected });
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::device::cuda::memory::{Arena, Memory};
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::StageProgram;
 use crate::model::footprint::ItemKind;
-use crate::model::footprint::gpu::{GpuSizes, ImageBytes};
+use crate::model::footprint::gpu::{CONTROL_BYTES, GpuSizes, ImageBytes};
 
 /// What the experts of a batch need, for every (row, rank) pair.
 #[derive(Clone, Copy, Debug)]
@@ -33,10 +33,12 @@ pub(super) struct PairPlaces {
 /// Where the logits are made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadPlaces {
-    /// The residual rows that want logits.
+    /// The residual rows that want something.
     pub(super) wanted: Rows,
     /// Their logits.
     pub(super) logits: Rows,
+    /// Keys of the best tokens, on their way from launch to launch.
+    pub(super) keys: [Span; 2],
 }
 
 /// All buffers of a stage.
@@ -54,6 +56,8 @@ pub(super) struct Buffers {
     pub(super) choices: Vec<(Span, Span)>,
     /// For mixtures.
     pub(super) pairs: PairPlaces,
+    /// Of the turns with the host.
+    pub(super) control: Span,
     /// What the host sends with a batch.
     pub(super) block: Span,
     /// Of attention.
@@ -90,6 +94,7 @@ impl Buffers {
             order: cut_pairs(4),
             tiles: arena.cut(sizes.tiles_bytes(rows_max) as usize),
         };
+        let control = arena.cut(CONTROL_BYTES);
         let block = arena.cut(sizes.block_bytes(rows_max, settings.kv_pages) as usize);
         arena.whole();
         let mut attention =
@@ -100,14 +105,16 @@ impl Buffers {
             let most = settings.logits_rows_max;
             let mut arena = memory.arena(ItemKind::Logits, sizes.logits_bytes(most))?;
             let mut rows = |bytes: usize| Rows { at: arena.cut(bytes * most), stride: bytes / 4 };
-            let places = HeadPlaces { wanted: rows(sizes.residual), logits: rows(sizes.vocab) };
+            let (wanted, logits) = (rows(sizes.residual), rows(sizes.vocab));
+            let keys = sizes.keys_bytes(most).map(|bytes| arena.cut(bytes));
+            let places = HeadPlaces { wanted, logits, keys };
             arena.whole();
             arenas.push(arena);
             Some(places)
         } else {
             None
         };
-        Ok(Buffers { _arenas: arenas, rows_max, rows, images, choices, pairs, block, work, head })
+        Ok(Buffers { _arenas: arenas, rows_max, rows, images, choices, pairs, control, block, work, head })
     }
 
     /// The image of a kind.

@@ -1,13 +1,15 @@
 //! The steps of a stage as launches: ops that one kernel does at once become one launch; the others stay as they are.
 //!
-//! Patterns: [what a layer leaves +] norm of the residual + images; norm, rope and append of heads; attention + images;
-//! SwiGLU of two products; a product + residual add.
+//! Patterns: [what a layer leaves +] norm of the residual + images; norm, router product; norm, rope and append of heads;
+//! attention + images; SwiGLU of two products; a product + residual add.
 //! Invariants: launches do the ops in program order, so bits are the interpreter's; a row or an image is left unmade only
 //! where nothing reads it before it is made again. Does not know: kernels' arguments, memory, batches.
 
+use super::launch_rows::SHARED_ROW_MAX;
+use super::touched::{is_read_after, overlap, reads_image_of, same_span};
 use crate::device::lower::{LayerSteps, Mixture, RowOp, Step, Steps, Target};
 use crate::gguf::formats::ImageKind;
-use crate::model::program::{Program, RopeId, RowId, StateKind, View, WeightId};
+use crate::model::program::{Program, RopeId, StateKind, View, WeightId};
 
 /// The widest head of the kernels for heads, and of what widths that attention by tiles takes are multiples.
 const HEAD_WIDTH_MAX: usize = 256;
@@ -29,18 +31,33 @@ impl Images {
     }
 }
 
+/// What a residual row gets.
+#[derive(Clone, Debug)]
+pub(super) enum Added {
+    Row(View),
+    /// The experts' outputs, summed.
+    Experts(Box<Mixture>),
+}
+
 /// A norm of a whole row with what stands around it.
 #[derive(Clone, Debug)]
 pub(super) struct Norm {
     pub(super) x: View,
-    /// A row that is added to `x`, in place, before.
-    pub(super) added: Option<View>,
+    /// What is added to `x`, in place, before.
+    pub(super) added: Option<Added>,
     pub(super) weight: WeightId,
     pub(super) eps: f32,
     pub(super) out: View,
     /// Whether somebody reads `out` as floats.
     pub(super) floats: bool,
     pub(super) images: Images,
+}
+
+/// A norm and its product with a router of a plain type; `norm.floats`: whether others read them too.
+#[derive(Clone, Debug)]
+pub(super) struct Router {
+    pub(super) norm: Norm,
+    pub(super) target: Target,
 }
 
 /// Norm, rope and append of the heads of one state.
@@ -75,6 +92,7 @@ pub(super) enum Launch {
     /// One op, row by row.
     Row(RowOp),
     Norm(Norm),
+    Router(Box<Router>),
     Heads(Heads),
     Append {
         k: View,
@@ -131,6 +149,17 @@ pub(super) struct Launches {
     pub(super) tail: Vec<Launch>,
 }
 
+impl Launches {
+    /// The weights of all routers that share a launch with their norm.
+    pub(super) fn routers(&self) -> Vec<WeightId> {
+        let of = |launch: &Launch| match launch {
+            Launch::Router(router) => Some(router.target.product.weight),
+            _ => None,
+        };
+        self.layers.iter().flat_map(|l| &l.launches).filter_map(of).collect()
+    }
+}
+
 /// Fuses what fits together. What a layer leaves for the residual row is added by the first launch of the next one, where
 /// that begins with the norm of this row.
 pub(super) fn fuse(program: &Program, steps: &Steps) -> Launches {
@@ -152,120 +181,11 @@ pub(super) fn fuse(program: &Program, steps: &Steps) -> Launches {
 }
 
 /// What a launch adds to `x`, where it does nothing else.
-fn added_to(launch: &Launch, x: View) -> Option<View> {
+fn added_to(launch: &Launch, x: View) -> Option<Added> {
     match launch {
-        Launch::Row(RowOp::Add { x: to, y }) if same_span(*to, x) && y.is_dense() => Some(*y),
+        Launch::Row(RowOp::Add { x: to, y }) if same_span(*to, x) && y.is_dense() => Some(Added::Row(*y)),
+        Launch::AddExperts { mixture, to } if same_span(*to, x) => Some(Added::Experts(mixture.clone())),
         _ => None,
-    }
-}
-
-/// Whether two views are the same neighbouring values.
-fn same_span(a: View, b: View) -> bool {
-    let span = |v: View| (v.row, v.offset, v.len());
-    a.is_dense() && b.is_dense() && span(a) == span(b)
-}
-
-fn overlap(a: View, b: View) -> bool {
-    a.row == b.row && a.offset < b.end() && b.offset < a.end()
-}
-
-fn covers(a: View, b: View) -> bool {
-    a.row == b.row && a.is_dense() && a.offset <= b.offset && b.end() <= a.end()
-}
-
-/// What a launch touches.
-#[derive(Default)]
-struct Touched {
-    reads: Vec<View>,
-    writes: Vec<View>,
-    images_read: Vec<ImageKind>,
-    images_made: Vec<(ImageKind, View)>,
-}
-
-impl Launch {
-    fn touched(&self) -> Touched {
-        let mut t = Touched::default();
-        let input = |t: &mut Touched, x: View, image: Option<ImageKind>| match image {
-            Some(kind) => t.images_read.push(kind),
-            None => t.reads.push(x),
-        };
-        match self {
-            Launch::Row(op) => match op {
-                RowOp::Embed { out, .. } => t.writes.push(*out),
-                RowOp::Norm { x, out, .. } => {
-                    t.reads.push(*x);
-                    t.writes.push(*out);
-                }
-                RowOp::Rope { x, .. } => {
-                    t.reads.push(*x);
-                    t.writes.push(*x);
-                }
-                RowOp::SwiGlu { gate, up } => {
-                    t.reads.extend([*gate, *up]);
-                    t.writes.push(*gate);
-                }
-                RowOp::Add { x, y } => {
-                    t.reads.extend([*x, *y]);
-                    t.writes.push(*x);
-                }
-                RowOp::Route { logits, .. } => t.reads.push(*logits),
-                RowOp::Image { x, kind } => {
-                    t.reads.push(*x);
-                    t.images_made.push((*kind, *x));
-                }
-            },
-            Launch::Norm(n) => {
-                t.reads.push(n.x);
-                if let Some(added) = n.added {
-                    t.reads.push(added);
-                    t.writes.push(n.x);
-                }
-                t.writes.push(n.out);
-                t.images_made.extend(n.images.kinds().map(|kind| (kind, n.out)));
-            }
-            Launch::Heads(h) => {
-                t.reads.extend([h.q, h.k, h.v]);
-                t.writes.extend([h.q, h.k]);
-            }
-            Launch::Append { k, v, .. } => t.reads.extend([*k, *v]),
-            Launch::Attend(a) => {
-                t.reads.push(a.q);
-                t.writes.push(a.out);
-                t.images_made.extend(a.images.kinds().map(|kind| (kind, a.out)));
-            }
-            Launch::Products { x, targets } => {
-                for target in targets {
-                    input(&mut t, *x, target.image);
-                    t.writes.push(target.out);
-                }
-            }
-            Launch::ProductAdd { x, target, to, own } => {
-                input(&mut t, *x, target.image.filter(|_| !own));
-                t.images_made.extend(target.image.filter(|_| *own).map(|kind| (kind, *x)));
-                t.reads.push(*to);
-                t.writes.extend([target.out, *to]);
-            }
-            Launch::GateUp { x, gate, up } => {
-                for target in [gate, up] {
-                    input(&mut t, *x, target.image);
-                    t.writes.push(target.out);
-                }
-            }
-            Launch::Experts { mixture, summed } => {
-                for image in &mixture.images[..2] {
-                    input(&mut t, mixture.x, *image);
-                }
-                if *summed {
-                    t.writes.push(mixture.out);
-                }
-            }
-            Launch::AddExperts { to, .. } => {
-                t.reads.push(*to);
-                t.writes.push(*to);
-            }
-            Launch::Head { x, image, .. } => input(&mut t, *x, *image),
-        }
-        t
     }
 }
 
@@ -292,6 +212,7 @@ impl Fusing<'_> {
         self.leave_sums(&mut launches);
         self.fuse_adds(&mut launches);
         own_images(&mut launches);
+        self.fuse_routers(&mut launches);
         self.leave_floats(&mut launches);
         launches
     }
@@ -499,35 +420,51 @@ impl Fusing<'_> {
         }
     }
 
+    /// A norm and the product of a router of a plain type with it.
+    fn fuse_routers(&self, launches: &mut Vec<Launch>) {
+        let router = |launches: &[Launch]| match launches {
+            [
+                Launch::Norm(norm),
+                Launch::Products { x, targets },
+                Launch::Row(RowOp::Route { logits, .. }),
+            ] if norm.added.is_none()
+                && norm.x.width <= SHARED_ROW_MAX
+                && same_span(norm.out, *x)
+                && targets.len() == 1
+                && self.program.weight(targets[0].product.weight).ty.is_float()
+                && same_span(targets[0].out, *logits) =>
+            {
+                let (norm, target) = (norm.clone(), targets[0].clone());
+                Some(Launch::Router(Box::new(Router { norm, target })))
+            }
+            _ => None,
+        };
+        let mut at = 0;
+        while at + 3 <= launches.len() {
+            if let Some(fused) = router(&launches[at..at + 3]) {
+                launches.splice(at..at + 2, [fused]);
+            }
+            at += 1;
+        }
+    }
+
     fn leave_floats(&self, launches: &mut [Launch]) {
         for at in 0..launches.len() {
             let out = match &launches[at] {
                 Launch::Norm(n) => n.out,
+                Launch::Router(r) => r.norm.out,
                 Launch::Attend(a) => a.out,
                 _ => continue,
             };
             let is_read = is_read_after(self.program.residual, launches, at, out);
             match &mut launches[at] {
                 Launch::Norm(n) => n.floats = is_read,
+                Launch::Router(r) => r.norm.floats = is_read,
                 Launch::Attend(a) => a.floats = is_read,
                 _ => {}
             }
         }
     }
-}
-
-/// Whether something behind launch `at` of a section reads the floats of `view` before all of them are made again.
-fn is_read_after(residual: RowId, launches: &[Launch], at: usize, view: View) -> bool {
-    for launch in &launches[at + 1..] {
-        let touched = launch.touched();
-        if touched.reads.iter().any(|&read| overlap(read, view)) {
-            return true;
-        }
-        if touched.writes.iter().any(|&written| covers(written, view)) {
-            return false;
-        }
-    }
-    view.row == residual
 }
 
 /// Images are made by the launch that makes their row, where the place of that kind is free until then.
@@ -599,18 +536,6 @@ fn maker(launches: &[Launch], x: View, kind: ImageKind) -> Option<usize> {
     None
 }
 
-/// Whether the images that a launch reads are those of `x`.
-fn reads_image_of(launch: &Launch, x: View) -> bool {
-    match launch {
-        Launch::Products { x: of, .. }
-        | Launch::ProductAdd { x: of, .. }
-        | Launch::GateUp { x: of, .. }
-        | Launch::Head { x: of, .. } => same_span(*of, x),
-        Launch::Experts { mixture, .. } => same_span(mixture.x, x),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -640,9 +565,14 @@ mod tests {
                 name.split([' ', '{']).next().unwrap().to_lowercase()
             }
             Launch::Norm(n) => {
-                let add = if n.added.is_some() { "add+" } else { "" };
+                let add = match n.added {
+                    Some(Added::Row(_)) => "add+",
+                    Some(Added::Experts(_)) => "sum+add+",
+                    None => "",
+                };
                 format!("{add}norm{}{}", image(n.images), floats(n.floats))
             }
+            Launch::Router(r) => format!("norm{}{}+router", image(r.norm.images), floats(r.norm.floats)),
             Launch::Heads(h) => {
                 let norms = h.q_norm.iter().chain(&h.k_norm).count();
                 format!("heads:{norms}{}", if h.rope.is_some() { "+rope" } else { "" })
@@ -701,15 +631,40 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_layer_is_ten_launches() {
+    fn a_mixture_layer_is_eight_launches() {
         let mut p = program("rand-qwen3moe.gguf");
         let experts = p.weights.iter_mut().filter(|w| w.rows > 1 && w.ty.is_quantised());
         experts.for_each(|w| w.ty = TensorType::Q4_K);
         let (layers, tail) = shown(p, Activations::Int8);
-        let layer = "norm+A256 products:3 heads:2+rope attend+A256 product+add \
-                     norm+A256+f32 products:1 route experts sum+add";
-        assert_eq!(layers, [layer; 4]);
+        let layer =
+            "norm+A256 products:3 heads:2+rope attend+A256 product+add norm+A256+router route experts";
+        assert_eq!(layers[0], layer);
+        assert_eq!(layers[1..3], [format!("sum+add+{layer}"), format!("sum+add+{layer}")]);
+        assert_eq!(layers[3], format!("sum+add+{layer} sum+add"), "between layers and tail rows are chosen");
         assert_eq!(tail, "norm+A256 head");
+    }
+
+    #[test]
+    fn experts_with_floats_read_the_norm_that_chose_them() {
+        let (layers, _) = shown(program("rand-qwen3moe.gguf"), Activations::F32);
+        assert!(layers[1].ends_with("products:1 add+norm+f32 products:1 route experts"), "{}", layers[1]);
+        let mut p = program("rand-qwen3moe.gguf");
+        set_type(&mut p, "attn_output", TensorType::Q4_K);
+        set_type(&mut p, "ffn_gate_exps", TensorType::F16);
+        let (layers, _) = shown(p, Activations::Int8);
+        assert!(
+            layers[1].contains("product+add norm+") && layers[1].contains("+f32+router"),
+            "{}",
+            layers[1]
+        );
+    }
+
+    #[test]
+    fn a_quantised_router_reads_the_image_of_a_norm() {
+        let mut p = program("rand-qwen3moe.gguf");
+        set_type(&mut p, "ffn_gate_inp", TensorType::Q8_0);
+        let (layers, _) = shown(p, Activations::Int8);
+        assert!(layers[1].contains("products:1 route experts"), "{}", layers[1]);
     }
 
     #[test]

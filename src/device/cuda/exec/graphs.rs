@@ -3,6 +3,9 @@
 //! Invariants: at most [`GRAPHS_MAX`] are kept, those used last; what a graph holds besides its shape arrives with the
 //! block. Does not know: what a graph does.
 
+use crate::device::batch::{Batch, RowWants};
+use crate::model::facts::WINDOW_ROWS_MAX;
+
 /// Everything that decides which launches a window takes, and where the parts of its block lie. All else is values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
@@ -12,8 +15,36 @@ pub(super) struct Shape {
     pub(super) states: usize,
     /// Pages of each state's table. In windows a power of two, or the whole context, so that few shapes exist.
     pub(super) pages_per_state: usize,
-    /// Rows that want logits; 0 where the stage makes none.
-    pub(super) wanted: usize,
+    /// What the rows want, where the stage gives it.
+    pub(super) wanted: Wanted,
+}
+
+/// What the rows of a batch want of the stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Rows that want something.
+    pub(super) rows: usize,
+    /// Best tokens that are looked for in each of them, a power of two; 0 where nobody wants any.
+    pub(super) best: usize,
+    /// Whether somebody wants logits; then those of all these rows are fetched.
+    pub(super) logits: bool,
+}
+
+impl Wanted {
+    /// Of a batch, on the stage that heads.
+    pub(super) fn of(batch: &Batch) -> Wanted {
+        let mut wanted = Wanted::default();
+        for wants in batch.wants() {
+            wanted.rows += 1;
+            match wants {
+                RowWants::Best(count) => wanted.best = wanted.best.max(count.next_power_of_two()),
+                RowWants::Logits => wanted.logits = true,
+                RowWants::Nothing => {}
+            }
+        }
+        assert!(wanted.best == 0 || wanted.rows <= WINDOW_ROWS_MAX, "best tokens of {} rows", wanted.rows);
+        wanted
+    }
 }
 
 /// The most graphs of a stage. Windows of one to eight rows at a depth need one for each count of states and of wanted
@@ -30,6 +61,11 @@ pub(super) struct Graphs<G> {
 impl<G> Graphs<G> {
     pub(super) fn new() -> Graphs<G> {
         Graphs { kept: Vec::with_capacity(GRAPHS_MAX + 1) }
+    }
+
+    /// Whether there is a graph of a shape.
+    pub(super) fn has(&self, shape: &Shape) -> bool {
+        self.kept.iter().any(|(kept, _)| kept == shape)
     }
 
     /// Takes the graph of a shape out.
@@ -52,7 +88,7 @@ mod tests {
     use super::*;
 
     fn shape(rows: usize) -> Shape {
-        Shape { rows, states: 1, pages_per_state: 1, wanted: 0 }
+        Shape { rows, states: 1, pages_per_state: 1, wanted: Wanted::default() }
     }
 
     #[test]
@@ -74,16 +110,21 @@ mod tests {
     #[test]
     fn graphs_of_other_shapes_are_no_substitute() {
         let mut graphs = Graphs::new();
-        let one = Shape { rows: 2, states: 2, pages_per_state: 4, wanted: 1 };
+        let wanted = Wanted { rows: 1, best: 1, logits: false };
+        let one = Shape { rows: 2, states: 2, pages_per_state: 4, wanted };
         graphs.keep(one, ());
         for other in [
             Shape { rows: 3, ..one },
             Shape { states: 1, ..one },
             Shape { pages_per_state: 8, ..one },
-            Shape { wanted: 2, ..one },
+            Shape { wanted: Wanted { rows: 2, ..wanted }, ..one },
+            Shape { wanted: Wanted { best: 2, ..wanted }, ..one },
+            Shape { wanted: Wanted { logits: true, ..wanted }, ..one },
         ] {
             assert_eq!(graphs.take(&other), None);
         }
+        assert!(graphs.has(&one));
         assert_eq!(graphs.take(&one), Some(()));
+        assert!(!graphs.has(&one));
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Invariant: a weight has the kernels of its type and use, and no others. Does not know: batches.
 
+use super::fuse::Launches;
 use super::launch::Window;
+use super::launch_rows::SHARED_ROW_MAX;
 use super::prompt;
 use super::prompt_attention::PromptAttention;
 use crate::device::cuda::CudaError;
@@ -19,6 +21,8 @@ pub(super) struct OfWeight {
     pub(super) embed: Option<Kernel>,
     /// With rows of floats.
     pub(super) product: Option<Kernel>,
+    /// As a router, with the norm before.
+    pub(super) norm_router: Option<Kernel>,
     /// With images of a window's rows.
     pub(super) window: Option<Window>,
     /// With the images of a chunk's rows.
@@ -30,6 +34,7 @@ pub(super) struct OfWeight {
 pub(super) struct StageKernels {
     pub(super) rms_norm: Kernel,
     pub(super) norm_images: Kernel,
+    pub(super) sum_norm_images: Kernel,
     quantise: [Kernel; 2],
     pub(super) rope: Kernel,
     pub(super) add: Kernel,
@@ -47,6 +52,8 @@ pub(super) struct StageKernels {
     pub(super) prompt_attention: PromptAttention,
     pub(super) copy_page: Kernel,
     pub(super) group_pairs: Kernel,
+    pub(super) best_of_logits: Kernel,
+    pub(super) best_of_keys: Kernel,
     weights: Vec<OfWeight>,
 }
 
@@ -58,7 +65,10 @@ impl StageKernels {
         activations: Activations,
         kv: KvFormat,
         shared_bytes_max: usize,
+        launches: &Launches,
     ) -> Result<StageKernels, CudaError> {
+        let routers = launches.routers();
+        let routes = |id: usize| routers.contains(&WeightId(id));
         let of_weight = |(id, decl): (usize, &WeightDecl)| -> Result<OfWeight, CudaError> {
             if footprint::item_of(stage, WeightId(id), decl).is_none() {
                 return Ok(OfWeight::default());
@@ -75,7 +85,12 @@ impl StageKernels {
                 }
                 let experts = decl.usage == WeightUse::Experts;
                 let family = if experts { "expert_product_float_" } else { "product_float_" };
-                Ok(OfWeight { product: Some(all.for_type(family, decl.ty)?), ..OfWeight::default() })
+                let norm_router = || all.for_type("norm_router_", decl.ty)?.with_shared(4 * decl.cols);
+                Ok(OfWeight {
+                    product: Some(all.for_type(family, decl.ty)?),
+                    norm_router: if routes(id) { Some(norm_router()?) } else { None },
+                    ..OfWeight::default()
+                })
             };
             let (embeds, multiplies) = match decl.usage {
                 WeightUse::Vector => (false, false),
@@ -89,9 +104,11 @@ impl StageKernels {
             })
         };
         let weights = stage.program.weights.iter().enumerate().map(of_weight);
+        let residual = stage.program.rows[stage.program.residual.0].width;
         Ok(StageKernels {
             rms_norm: all.plain("rms_norm")?,
             norm_images: all.plain("norm_images")?,
+            sum_norm_images: all.plain("sum_norm_images")?.with_shared(4 * residual.min(SHARED_ROW_MAX))?,
             quantise: [all.quantise(ImageKind::A32)?, all.quantise(ImageKind::A256)?],
             rope: all.plain("rope")?,
             add: all.plain("add")?,
@@ -108,6 +125,8 @@ impl StageKernels {
             prompt_attention: PromptAttention::new(all, stage, activations, kv, shared_bytes_max)?,
             copy_page: all.plain("copy_page")?,
             group_pairs: all.plain("group_pairs")?,
+            best_of_logits: all.plain("best_of_logits")?,
+            best_of_keys: all.plain("best_of_keys")?,
             weights: weights.collect::<Result<_, _>>()?,
         })
     }
@@ -137,6 +156,12 @@ impl StageKernels {
             .product
             .as_ref()
             .expect("invariant: an op multiplies with matrices of its stage only")
+    }
+
+    /// Norms a row and multiplies a router with it.
+    pub(super) fn norm_router(&self, id: WeightId) -> &Kernel {
+        let kernel = self.weights[id.0].norm_router.as_ref();
+        kernel.expect("invariant: a launch names the routers of its stage only")
     }
 
     /// Multiplies a matrix with the images of a chunk's rows.

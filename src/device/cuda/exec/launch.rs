@@ -1,4 +1,4 @@
-//! One function a kernel: its arguments in the order of its source, its grid, its block.
+//! One function a kernel: its arguments in the order of its source, its grid, its block (`launch_rows` has more).
 //!
 //! Invariants: grids follow the heads of the kernel files; strides and widths count values, not bytes.
 //! Does not know: programs, steps, where rows lie.
@@ -9,7 +9,7 @@ use crate::device::cuda::driver::Argument::{F32, I32, I64, Pointer, U32};
 use crate::device::cuda::driver::{Argument, Kernel, Span, Stream};
 use crate::gguf::formats::ImageKind;
 use crate::model::facts::PAGE_POSITIONS;
-use crate::model::footprint::gpu::{ImageBytes, SPAN_POSITIONS, block_values};
+use crate::model::footprint::gpu::{BEST_PIECE, ImageBytes, SPAN_POSITIONS, block_values};
 
 /// Values that a block of 256 threads takes.
 const BLOCK_VALUES: usize = 256;
@@ -128,11 +128,11 @@ pub(super) fn some(span: Span) -> Argument {
     Pointer(Some(span))
 }
 
-fn flag(value: bool) -> Argument {
+pub(super) fn flag(value: bool) -> Argument {
     I32(i32::from(value))
 }
 
-type Launched = Result<(), CudaError>;
+pub(super) type Launched = Result<(), CudaError>;
 
 pub(super) fn embed(
     s: &Stream,
@@ -151,52 +151,32 @@ pub(super) fn embed(
     )
 }
 
-pub(super) fn rms_norm(
+/// Of the first `logits.1` logits of each row.
+pub(super) fn best_of_logits(
     s: &Stream,
     k: &Kernel,
-    x: Pieces,
-    y: Pieces,
-    w: (Span, bool),
-    eps: f32,
+    logits: (Rows, usize),
+    to: Span,
+    count: usize,
     n: usize,
 ) -> Launched {
-    let (weight, per_piece) = w;
-    let arguments = [
-        some(x.rows.at),
-        int(x.rows.stride),
-        int(x.stride),
-        some(y.rows.at),
-        int(y.rows.stride),
-        int(y.stride),
-        some(weight),
-        flag(per_piece),
-        int(x.width),
-        F32(eps),
-        int(n),
-    ];
-    s.launch(k, [x.count, n, 1], 256, &arguments)
+    let (Rows { at, stride }, values) = logits;
+    let arguments = [some(at), int(stride), int(values), some(to), int(count), int(n)];
+    s.launch(k, [values.div_ceil(BEST_PIECE), n, 1], 256, &arguments)
 }
 
-pub(super) fn quantise(
+/// Of `keys.1` keys a row.
+pub(super) fn best_of_keys(
     s: &Stream,
     k: &Kernel,
-    x: Rows,
-    to: Image,
-    cols: usize,
+    keys: (Span, usize),
+    to: Span,
+    count: usize,
     n: usize,
-    fault: Fault,
 ) -> Launched {
-    let arguments = [
-        some(x.at),
-        int(x.stride),
-        some(to.codes),
-        some(to.scales),
-        int(cols),
-        int(n),
-        some(fault.word),
-        U32(fault.id),
-    ];
-    s.launch(k, [cols.div_ceil(BLOCK_VALUES), n, 1], 256, &arguments)
+    let (at, values) = keys;
+    let arguments = [some(at), int(values), some(to), int(count), int(n)];
+    s.launch(k, [values.div_ceil(BEST_PIECE), n, 1], 256, &arguments)
 }
 
 /// Where both images of a row go; `None`: nobody reads that one.
@@ -221,118 +201,15 @@ impl ImagePlaces {
         ImagePlaces { a32: from(self.a32, ImageKind::A32), a256: from(self.a256, ImageKind::A256) }
     }
 
-    fn arguments(self) -> [Argument; 4] {
+    pub(super) fn arguments(self) -> [Argument; 4] {
         let both = |image: Option<Image>| [image.map(|i| i.codes), image.map(|i| i.scales)].map(Pointer);
         let ([codes32, scales32], [codes256, scales256]) = (both(self.a32), both(self.a256));
         [codes32, scales32, codes256, scales256]
     }
 }
 
-/// A norm of whole rows.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NormImages {
-    pub(super) x: Rows,
-    /// Added to `x` before.
-    pub(super) added: Option<Rows>,
-    pub(super) weight: Span,
-    pub(super) width: usize,
-    pub(super) eps: f32,
-    /// Floats.
-    pub(super) out: Option<Rows>,
-    pub(super) images: ImagePlaces,
-}
-
-fn stride(rows: Option<Rows>) -> Argument {
+pub(super) fn stride(rows: Option<Rows>) -> Argument {
     int(rows.map_or(0, |r| r.stride))
-}
-
-pub(super) fn norm_images(s: &Stream, k: &Kernel, norm: &NormImages, n: usize, fault: Fault) -> Launched {
-    let [codes32, scales32, codes256, scales256] = norm.images.arguments();
-    let arguments = [
-        some(norm.x.at),
-        int(norm.x.stride),
-        Pointer(norm.added.map(|y| y.at)),
-        stride(norm.added),
-        some(norm.weight),
-        int(norm.width),
-        F32(norm.eps),
-        Pointer(norm.out.map(|o| o.at)),
-        stride(norm.out),
-        codes32,
-        scales32,
-        codes256,
-        scales256,
-        int(n),
-        some(fault.word),
-        U32(fault.id),
-    ];
-    s.launch(k, [n, 1, 1], 256, &arguments)
-}
-
-/// `angles`: the values, pairs of a piece, and whether halves pair.
-pub(super) fn rope(s: &Stream, k: &Kernel, x: Pieces, angles: (Span, usize, bool), n: usize) -> Launched {
-    let (cos_sin, pairs, halves) = angles;
-    let arguments =
-        [some(x.rows.at), int(x.rows.stride), int(x.stride), some(cos_sin), int(pairs), flag(halves), int(n)];
-    s.launch(k, [x.count, n, 1], 64, &arguments)
-}
-
-/// `add` and `swiglu`: x is replaced.
-pub(super) fn pairwise(s: &Stream, k: &Kernel, x: Rows, y: Rows, width: usize, n: usize) -> Launched {
-    let arguments = [some(x.at), int(x.stride), some(y.at), int(y.stride), int(width), int(n)];
-    s.launch(k, [width.div_ceil(BLOCK_VALUES), n, 1], 256, &arguments)
-}
-
-pub(super) fn gather(
-    s: &Stream,
-    k: &Kernel,
-    x: Rows,
-    y: Rows,
-    which: Span,
-    width: usize,
-    n: usize,
-) -> Launched {
-    let arguments = [some(x.at), int(x.stride), some(y.at), int(y.stride), some(which), int(width), int(n)];
-    s.launch(k, [width.div_ceil(BLOCK_VALUES), n, 1], 256, &arguments)
-}
-
-/// `experts`: all, and how many are chosen; `to`: their ids and weights.
-pub(super) fn route(
-    s: &Stream,
-    k: &Kernel,
-    logits: Rows,
-    experts: (usize, usize),
-    to: (Span, Span),
-    n: usize,
-    fault: Fault,
-) -> Launched {
-    let arguments = [
-        some(logits.at),
-        int(logits.stride),
-        int(experts.0),
-        int(experts.1),
-        some(to.0),
-        some(to.1),
-        int(n),
-        some(fault.word),
-        U32(fault.id),
-    ];
-    s.launch(k, [n, 1, 1], 128, &arguments)
-}
-
-/// Sums the `used` rows of each row's pairs by their weights; `is_added`: to what is there.
-pub(super) fn combine(
-    s: &Stream,
-    k: &Kernel,
-    pairs: (Span, Span, usize),
-    (out, is_added): (Rows, bool),
-    width: usize,
-    n: usize,
-) -> Launched {
-    let (rows, weights, used) = pairs;
-    let (at, stride) = (some(out.at), int(out.stride));
-    let arguments = [some(rows), some(weights), at, stride, int(width), int(used), flag(is_added), int(n)];
-    s.launch(k, [width.div_ceil(BLOCK_VALUES), n, 1], 256, &arguments)
 }
 
 /// Weight rows of a block that multiplies with floats, batch rows that share them, and rows of a small matrix.

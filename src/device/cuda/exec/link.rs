@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::graphs::Graphs;
+use super::host::Turn;
 use super::{CudaExec, Run};
 use crate::device::batch::BatchKind;
 use crate::device::cuda::CudaError;
@@ -103,6 +104,19 @@ impl CudaExec {
             }
             std::thread::yield_now();
         }
+        Ok(())
+    }
+
+    /// Waits until the batch of a turn has ended, which may await rows; a raised flag ends that wait.
+    pub(super) fn wait_given(&self, turn: Turn, is_cancelled: &dyn Fn() -> bool) -> Result<(), CudaError> {
+        let arriving = self.links.arriving.as_ref().map(|(ring, _)| ring);
+        self.ended.wait_for_sign(|| {
+            if let Some(ring) = arriving.filter(|_| is_cancelled()) {
+                ring.end_waits();
+            }
+            self.host.has_given(turn)
+        })?;
+        assert!(self.host.has_given(turn), "a batch ends with its results");
         Ok(())
     }
 

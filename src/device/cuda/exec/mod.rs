@@ -10,45 +10,51 @@ mod block;
 mod buffers;
 mod fuse;
 mod graphs;
+mod host;
 mod kernels;
 mod launch;
+mod launch_rows;
 mod link;
 pub mod profile;
 mod prompt;
 mod prompt_attention;
 mod steps;
+mod touched;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use self::angles::Angles;
 use self::block::{Block, HandOff, Places, States};
-use self::buffers::Buffers;
+use self::buffers::{Buffers, HeadPlaces};
 use self::fuse::{Launch, Launches};
-use self::graphs::{Graphs, Shape};
+use self::graphs::{Graphs, Shape, Wanted};
+use self::host::{HostSide, Left, Turn};
 use self::kernels::StageKernels;
 use self::launch::{Fault, Pool, Rows};
 use self::link::Links;
 use super::CudaError;
 use super::driver::graph::Graph;
-use super::driver::{Event, PinnedMemory, Stream};
+use super::driver::{Event, PinnedMemory, Span, Stream};
 use super::kernels::Kernels;
 use super::links::side::{self, LinkKernels};
 use super::memory::{Arena, Memory};
 use super::weights::Weights;
-use crate::device::batch::{Batch, BatchKind, PageTables};
+use crate::device::batch::{Batch, BatchKind, PageTables, RowWants};
+use crate::device::best;
 use crate::device::lower::Steps;
-use crate::device::{BesideExec, CardError, CardSlot, RowsIn, RunStamp, StageExec, StageSettings};
-use crate::model::facts::{CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram, WINDOW_ROWS_MAX};
+use crate::device::{
+    BesideExec, CardError, CardSlot, CardStamps, RowsIn, RunStamp, StageExec, StageSettings,
+};
+use crate::model::facts::{
+    BEST_MAX, CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram, WINDOW_ROWS_MAX,
+};
 use crate::model::footprint::ItemKind;
-use crate::model::footprint::gpu::GpuSizes;
+use crate::model::footprint::gpu::{BEST_PIECE, GpuSizes};
 use crate::model::program::{Program, StateKind};
 
 /// Layers of a chunk that are queued ahead: a chunk that nobody wants any more ends so much later.
 const LAYERS_AHEAD: usize = 2;
-
-/// Where the values lie in the memory that results arrive in; the fault word lies at its start.
-const VALUES_AT: usize = 64;
 
 /// Where a fault word holds its card; a plan has fewer than 64.
 const CARD_SHIFT: u32 = 24;
@@ -117,10 +123,10 @@ pub struct CudaExec {
     context_pages: usize,
     links: Links,
     input: PinnedMemory,
-    /// The fault word, and behind it the rows or logits of a batch as far as they have room.
-    results: PinnedMemory,
-    /// Before the first and behind the last launch of a batch.
-    begun: Event,
+    /// The rows or logits of a batch as far as they have room.
+    made: PinnedMemory,
+    host: HostSide,
+    /// Behind the last launch of a batch.
     ended: Event,
     /// Passed when a layer has run.
     layers_done: Vec<Event>,
@@ -133,15 +139,20 @@ pub struct CudaExec {
 /// A batch that was queued and is to be finished.
 struct Started {
     at: Instant,
+    turn: Turn,
     /// What leaves the stage, dense.
     made: Rows,
+    shape: Shape,
+    leaving: Option<CardSlot>,
 }
 
 /// What the steps of one batch share.
 struct Run<'a> {
-    /// Rows: all of the batch, or those that want logits.
+    /// Rows: all of the batch, or those that want something.
     n: usize,
     batch: &'a Batch,
+    /// What they want, where the stage gives it.
+    wanted: Wanted,
     places: Places,
     /// The turn in which rows leave.
     leaving: Option<CardSlot>,
@@ -172,7 +183,9 @@ impl CudaExec {
         let links = LinkKernels::new(kernels).map_err(failed)?;
         let shared_bytes_max = memory.context.shared_bytes_max().map_err(failed)?;
         let (activations, kv) = (settings.activations, settings.kv);
-        let kernels = StageKernels::new(kernels, stage, activations, kv, shared_bytes_max).map_err(failed)?;
+        let launches = Arc::new(fuse::fuse(&program, &steps));
+        let stage_kernels = StageKernels::new(kernels, stage, activations, kv, shared_bytes_max, &launches);
+        let stage_kernels = stage_kernels.map_err(failed)?;
         let states: Vec<StateKind> =
             program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();
         let (places, page_bytes) = page_places(card, &states, settings.kv)?;
@@ -190,7 +203,10 @@ impl CudaExec {
         };
         let pools = places.into_iter().map(pool).collect();
         let buffers = Buffers::new(&mut memory, stage, settings, &sizes)?;
-        let block = Block::new(memory.context, buffers.block).map_err(failed)?;
+        let block = Block { on_card: buffers.block };
+        let keys = if stage.heads() { BEST_MAX * WINDOW_ROWS_MAX } else { 0 };
+        let host =
+            HostSide::new(&stream, kernels, buffers.control, buffers.block.bytes(), keys).map_err(failed)?;
         let input_bytes = (sizes.residual * settings.batch_rows_max) as u64;
         let input = PinnedMemory::new(memory.context, input_bytes).map_err(failed)?;
         // Logits of more rows than a window's are fetched without it.
@@ -198,20 +214,19 @@ impl CudaExec {
             Some(_) => (sizes.vocab * settings.logits_rows_max.min(WINDOW_ROWS_MAX)) as u64,
             None => input_bytes,
         };
-        let results = PinnedMemory::new(memory.context, VALUES_AT as u64 + made_bytes).map_err(failed)?;
-        let [begun, ended] = [Event::timed(memory.context), Event::timed(memory.context)];
+        let made = PinnedMemory::new(memory.context, made_bytes).map_err(failed)?;
+        let ended = Event::new(memory.context).map_err(failed)?;
         let angles = Angles::new(program.clone(), |id| weights.divisors(id).to_vec());
         let event = |_| Event::new(memory.context).map_err(failed);
         let layers_done = (0..LAYERS_AHEAD).map(event).collect::<Result<_, _>>()?;
         let residual = buffers.rows[program.residual.0];
-        let launches = Arc::new(fuse::fuse(&program, &steps));
         Ok(CudaExec {
             card,
             program,
             launches,
             queueing: Queueing::default(),
             graphs: Graphs::new(),
-            kernels,
+            kernels: stage_kernels,
             weights,
             pools,
             pages,
@@ -223,9 +238,9 @@ impl CudaExec {
             context_pages: settings.context.div_ceil(PAGE_POSITIONS),
             links: Links::new(links),
             input,
-            results,
-            begun: begun.map_err(failed)?,
-            ended: ended.map_err(failed)?,
+            made,
+            host,
+            ended,
             layers_done,
             residual,
             started: None,
@@ -255,44 +270,45 @@ impl CudaExec {
         let arriving = if let RowsIn::Card(turn) = input { Some(turn) } else { None };
         self.links.check(arriving, leaving);
         let hand_off = HandOff::of(arriving, leaving);
-        let places = self.block.fill(batch, (&shape, &states), pages, hand_off, &mut self.angles)?;
+        let room = self.host.block();
+        let places = self.block.fill(room, batch, (&shape, &states), pages, hand_off, &mut self.angles);
         if let (RowsIn::Host(input), true) = (input, self.takes_rows()) {
             assert_eq!(input.len(), n * width, "input rows");
             self.input.values_mut(0, input.len())?.copy_from_slice(input);
         }
-        self.begun.record(&self.stream)?;
-        let run = Run { n, batch, places, leaving, is_cancelled };
+        let wanted = shape.wanted;
+        let run = Run { n, batch, wanted, places, leaving, is_cancelled };
         if batch.kind() == BatchKind::Window && self.queueing == Queueing::Graphs {
             let mut graph = match self.graphs.take(&shape) {
                 Some(graph) => graph,
                 None => self.stream.clone().record(|| self.queue_batch(&run))?,
             };
-            let launched = graph.launch(&mut [&mut self.block.pinned, &mut self.input, &mut self.results]);
+            let launched = graph.launch(&mut [&mut self.input, &mut self.made]);
             self.graphs.keep(shape, graph);
             launched?;
         } else {
             self.queue_batch(&run)?;
         }
         self.ended.record(&self.stream)?;
-        Ok(Started { at, made: self.leaving() })
+        Ok(Started { at, turn: self.host.began(), made: self.leaving(), shape, leaving })
     }
 
-    /// Waits until the card has run a batch, and takes what it made: the card's nanoseconds.
+    /// Waits until the card has run a batch, and takes what it made.
     fn finish_batch(
         &mut self,
-        made: Rows,
+        started: &Started,
         batch: &Batch,
         output: &mut [f32],
         is_cancelled: &dyn Fn() -> bool,
-    ) -> Result<Option<u64>, CardError> {
+    ) -> Result<CardStamps, CardError> {
         let card = self.card;
         let failed = |e: CudaError| e.on(card);
         // What the next batch asks for, most likely, while this one runs.
         let rows = batch.rows.len() as u32;
         batch.rows.iter().for_each(|row| self.angles.prepare(row.position + rows));
-        self.wait_watched(&self.ended, is_cancelled).map_err(failed)?;
-        let device_ns = self.ended.ns_since(&self.begun);
-        let fault = self.results.values_mut::<u32>(0, 1).map_err(failed)?[0];
+        self.record_ahead(started, batch, is_cancelled).map_err(failed)?;
+        self.wait_given(started.turn, is_cancelled).map_err(failed)?;
+        let Left { fault, stamps } = self.host.left(started.turn);
         let lost = |what: &str| Err(CardError::Rows { card, what: what.to_owned() });
         match fault {
             side::LATE => return lost("the rows of the card before did not come in time; end its requests"),
@@ -305,15 +321,64 @@ impl CudaExec {
             _ => {}
         }
         if output.is_empty() {
-            return Ok(device_ns);
+            return Ok(stamps);
         }
-        if self.has_room(output.len()) {
-            let values = self.results.values_mut(VALUES_AT, output.len()).map_err(failed)?;
-            output.copy_from_slice(values);
+        if started.shape.wanted.best > 0 {
+            self.take_wanted(started, batch, output).map_err(failed)?;
+        } else if self.has_room(output.len()) {
+            output.copy_from_slice(self.made.values_mut(0, output.len()).map_err(failed)?);
         } else {
-            self.stream.download(made.at, output).map_err(failed)?;
+            self.stream.download(started.made.at, output).map_err(failed)?;
         }
-        Ok(device_ns)
+        Ok(stamps)
+    }
+
+    /// Records the graph of the next window, most likely, where tables outgrow the shape of this one.
+    fn record_ahead(
+        &mut self,
+        started: &Started,
+        batch: &Batch,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<(), CudaError> {
+        if batch.kind() != BatchKind::Window || self.queueing != Queueing::Graphs {
+            return Ok(());
+        }
+        let next = batch.behind();
+        let states = States::of(&next.rows);
+        let shape = Shape::of(&next, &states, self.buffers.head.is_some(), self.context_pages);
+        let grows = shape.pages_per_state > started.shape.pages_per_state;
+        if !grows || shape.pages_per_state > self.context_pages || self.graphs.has(&shape) {
+            return Ok(());
+        }
+        // Only where the parts of its block lie counts; their words are written again before the graph is launched.
+        let (room, hand_off) = (self.host.block(), HandOff::default());
+        let tables = PageTables::default();
+        let places = self.block.fill(room, &next, (&shape, &states), &tables, hand_off, &mut self.angles);
+        let (n, wanted, leaving) = (next.rows.len(), shape.wanted, started.leaving);
+        let run = Run { n, batch: &next, wanted, places, leaving, is_cancelled };
+        let graph = self.stream.clone().record(|| self.queue_batch(&run))?;
+        self.graphs.keep(shape, graph);
+        Ok(())
+    }
+
+    /// What each row wants, where some want their best tokens.
+    fn take_wanted(&mut self, started: &Started, batch: &Batch, output: &mut [f32]) -> Result<(), CudaError> {
+        let (vocab, Wanted { rows, best, logits }) = (self.program.facts.vocab, started.shape.wanted);
+        let made = if logits { self.made.values_mut(0, rows * vocab)? } else { &mut [] };
+        let mut rest = output;
+        for (row, wants) in batch.wants().enumerate() {
+            let (values, behind) = rest.split_at_mut(wants.values(vocab));
+            match wants {
+                RowWants::Nothing => {}
+                RowWants::Best(_) => {
+                    let keys = (0..best).map(|rank| self.host.key(started.turn, row * best + rank));
+                    best::write(keys, values);
+                }
+                RowWants::Logits => values.copy_from_slice(&made[row * vocab..][..vocab]),
+            }
+            rest = behind;
+        }
+        Ok(())
     }
 
     /// Whether rows of the stage before arrive here.
@@ -323,13 +388,13 @@ impl CudaExec {
 
     /// Whether results of so many values are fetched with the batch.
     fn has_room(&self, values: usize) -> bool {
-        (VALUES_AT + 4 * values) as u64 <= self.results.bytes()
+        4 * values as u64 <= self.made.bytes()
     }
 
     /// Queues all that the card does for a batch: what arrives, the steps, what is fetched.
     fn queue_batch(&mut self, run: &Run<'_>) -> Result<(), CudaError> {
         self.residual = self.buffers.rows[self.program.residual.0];
-        self.block.send(&self.stream)?;
+        self.host.queue_take(&self.stream, self.block.on_card, run.places.used)?;
         let width = self.program.rows[self.program.residual.0].width;
         if self.links.arrive() {
             self.await_rows(run.n * width, run.places.link_in())?;
@@ -340,16 +405,35 @@ impl CudaExec {
         let made = self.run_launches(&launches, run)?;
         if let Some(turn) = run.leaving {
             self.post_rows(run, turn, run.n * width)?;
-            return self.stream.fetch(run.places.fault, &mut self.results, 0);
         }
+        let Wanted { rows, best, logits } = run.wanted;
         let values = match self.buffers.head {
-            Some(_) => run.batch.logits_rows() * self.program.facts.vocab,
+            Some(_) if logits => rows * self.program.facts.vocab,
+            Some(_) => 0,
+            None if run.leaving.is_some() => 0,
             None => run.n * width,
         };
         if self.has_room(values) {
-            self.stream.fetch(made.at.part(0, 4 * values as u64), &mut self.results, VALUES_AT as u64)?;
+            self.stream.fetch(made.at.part(0, 4 * values as u64), &mut self.made, 0)?;
         }
-        self.stream.fetch(run.places.fault, &mut self.results, 0)
+        let keys = match self.buffers.head {
+            Some(head) if best > 0 => (self.choose(head, rows, best)?, rows * best),
+            _ => (run.places.fault, 0),
+        };
+        self.host.queue_give(&self.stream, run.places.fault, keys)
+    }
+
+    /// Queues looking for the best tokens of rows: where their keys come to lie.
+    fn choose(&self, head: HeadPlaces, rows: usize, best: usize) -> Result<Span, CudaError> {
+        let (kernels, mut values) = (&self.kernels, self.program.facts.vocab);
+        let [mut to, mut from] = head.keys;
+        launch::best_of_logits(&self.stream, &kernels.best_of_logits, (head.logits, values), to, best, rows)?;
+        while values > BEST_PIECE {
+            values = best * values.div_ceil(BEST_PIECE);
+            (from, to) = (to, from);
+            launch::best_of_keys(&self.stream, &kernels.best_of_keys, (from, values), to, best, rows)?;
+        }
+        Ok(to)
     }
 
     /// Queues the launches; gives the rows that leave the stage.
@@ -370,7 +454,7 @@ impl CudaExec {
             }
         }
         if let Some(head) = self.buffers.head {
-            let wanted = run.batch.logits_rows();
+            let wanted = run.wanted.rows;
             if wanted > 0 {
                 self.gather_wanted(run, head.wanted, wanted)?;
                 let tail = Run { n: wanted, places: run.places.clone(), ..*run };
@@ -386,11 +470,11 @@ impl CudaExec {
         self.buffers.head.map_or(self.residual, |head| head.logits)
     }
 
-    /// Puts the residual rows that want logits side by side.
+    /// Puts the residual rows that want something side by side.
     fn gather_wanted(&mut self, run: &Run<'_>, to: Rows, wanted: usize) -> Result<(), CudaError> {
         if wanted < run.n {
             let (kernel, width) = (&self.kernels.gather, to.stride);
-            launch::gather(&self.stream, kernel, self.residual, to, run.places.wanted, width, wanted)?;
+            launch_rows::gather(&self.stream, kernel, self.residual, to, run.places.wanted, width, wanted)?;
             self.residual = to;
         }
         Ok(())
@@ -456,11 +540,10 @@ impl BesideExec for CudaExec {
         output: &mut [f32],
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<RunStamp, CardError> {
-        let Started { at, made } =
-            self.started.take().expect("invariant: a batch is started before it is finished");
-        let device_ns = self.finish_batch(made, batch, output, is_cancelled)?;
-        let (busy_ns, waited_ns) = (at.elapsed().as_nanos() as u64, self.waited_ns());
-        Ok(RunStamp { busy_ns, device_ns, waited_ns: waited_ns.min(busy_ns) })
+        let started = self.started.take().expect("invariant: a batch is started before it is finished");
+        let stamps = self.finish_batch(&started, batch, output, is_cancelled)?;
+        let (busy_ns, waited_ns) = (started.at.elapsed().as_nanos() as u64, self.waited_ns());
+        Ok(RunStamp { busy_ns, card: Some(stamps), waited_ns: waited_ns.min(busy_ns) })
     }
 }
 

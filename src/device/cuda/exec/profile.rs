@@ -3,7 +3,7 @@
 //! A batch runs once, its launches noted. Then the launches of a kind, of all layers in their order, are queued again as
 //! one graph, once and three times: half the difference is the time of one pass, without what starting a graph takes.
 //! Invariants: what is queued again has the arguments that the batch had; the stage computes nothing of use afterwards,
-//! since rows are added to again. Does not know: links, copies from and to the host, which are no launches.
+//! since rows are added to again. Does not know: links, blocks and results that pass between card and host.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -21,11 +21,16 @@ const REPEATS_MIN: usize = 3;
 const REPEATS_MAX: usize = 25;
 const MEASURED: Duration = Duration::from_millis(20);
 
+/// Kernels that count batches with the host, so that they run once for each.
+const COUNTING: [&str; 2] = ["take_block", "give_results"];
+
 /// The kind of a launch that reads no matrix, by the begin of its kernel's name.
-const KINDS: [(&str, &str); 17] = [
+const KINDS: [(&str, &str); 19] = [
     ("embed_", "embedding"),
     ("rms_norm", "norms"),
     ("norm_", "norms"),
+    ("sum_norm_", "norms"),
+    ("best_of_", "choice of tokens"),
     ("quantise_", "images"),
     ("place_heads_", "heads"),
     ("rope", "heads"),
@@ -80,7 +85,7 @@ impl CudaExec {
         let input: Vec<f32> =
             if self.takes_rows() { (0..n * width).map(value).collect() } else { Vec::new() };
         let values = match self.buffers.head {
-            Some(_) => batch.logits_rows() * self.program.facts.vocab,
+            Some(_) => batch.wanted_values(self.program.facts.vocab),
             None => n * width,
         };
         self.run(batch, pages, &input, &mut vec![0.0; values]).map(drop)
@@ -91,7 +96,8 @@ impl CudaExec {
         let queueing = std::mem::replace(&mut self.queueing, Queueing::Launches);
         self.stream.take_notes();
         let ran = self.run_alone(batch, pages);
-        let notes = self.stream.notes();
+        let mut notes = self.stream.notes();
+        notes.retain(|note| !COUNTING.contains(&note.kernel()));
         self.queueing = queueing;
         ran?;
         self.times(batch, &notes).map_err(|e| e.on(self.card))

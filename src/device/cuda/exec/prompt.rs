@@ -5,6 +5,7 @@
 //! `kernels/prompt.cu`. Does not know: programs' order, where rows lie.
 
 use super::launch::{self, Experts, Image, Input, Matrix, Rows, int, some};
+use super::launch_rows;
 use super::{CudaExec, GRID_MAX, Met, Run};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Argument::{I64, Pointer};
@@ -70,14 +71,14 @@ impl CudaExec {
         }
         let (gate, up) = (Rows { at: places.gate, stride: f }, Rows { at: places.up, stride: f });
         for (first, n) in pieces(pairs, GRID_MAX) {
-            launch::pairwise(s, &kernels.swiglu, gate.behind(first), up.behind(first), f, n)?;
+            launch_rows::pairwise(s, &kernels.swiglu, gate.behind(first), up.behind(first), f, n)?;
         }
         let inner = match m.images[2] {
             Some(kind) => {
                 let fault = self.fault(run, Met::Inner, layer);
                 for (first, n) in pieces(pairs, GRID_MAX) {
                     let to = places.image.behind(kind, f, first);
-                    launch::quantise(s, kernels.quantise(kind), gate.behind(first), to, f, n, fault)?;
+                    launch_rows::quantise(s, kernels.quantise(kind), gate.behind(first), to, f, n, fault)?;
                 }
                 Input::Image(places.image)
             }

@@ -3,10 +3,9 @@
 //! Invariant: launches follow each other in program order on one stream, so an op sees what those before it wrote.
 //! Does not know: which ops fit into one launch, how rows came to the card, or where they go.
 
-use super::fuse::{Attend, Heads, Images, Launch, Norm};
-use super::launch::{
-    self, Attention, Experts, ImagePlaces, Input, Matrix, NormImages, Pieces, PlaceHeads, Rows,
-};
+use super::fuse::{Added, Attend, Heads, Images, Launch, Norm, Router};
+use super::launch::{self, Attention, Experts, ImagePlaces, Input, Matrix, Pieces, PlaceHeads, Rows};
+use super::launch_rows::{self, NormImages, NormRouter};
 use super::prompt_attention::Chunk;
 use super::{CudaExec, Met, Run};
 use crate::device::cuda::CudaError;
@@ -32,6 +31,7 @@ impl CudaExec {
         match launch {
             Launch::Row(op) => self.row_op(op, run, layer),
             Launch::Norm(norm) => self.norm(norm, run, layer),
+            Launch::Router(router) => self.router(router, run, layer),
             Launch::Heads(heads) => self.heads(heads, run, layer),
             Launch::Append { k, v, state } => {
                 let rows = (self.dense(*k), self.dense(*v));
@@ -76,26 +76,34 @@ impl CudaExec {
             RowOp::Norm { x, weight, eps, out } => {
                 let per_piece = self.program.weight(*weight).cols != x.width;
                 let weight = (self.weights.place(*weight), per_piece);
-                launch::rms_norm(s, &kernels.rms_norm, self.pieces(*x), self.pieces(*out), weight, *eps, n)
+                launch_rows::rms_norm(
+                    s,
+                    &kernels.rms_norm,
+                    self.pieces(*x),
+                    self.pieces(*out),
+                    weight,
+                    *eps,
+                    n,
+                )
             }
             RowOp::Rope { x, rope } => {
-                launch::rope(s, &kernels.rope, self.pieces(*x), self.angles(*rope, run), n)
+                launch_rows::rope(s, &kernels.rope, self.pieces(*x), self.angles(*rope, run), n)
             }
             RowOp::SwiGlu { gate, up } => {
-                launch::pairwise(s, &kernels.swiglu, self.dense(*gate), self.dense(*up), gate.len(), n)
+                launch_rows::pairwise(s, &kernels.swiglu, self.dense(*gate), self.dense(*up), gate.len(), n)
             }
             RowOp::Add { x, y } => {
-                launch::pairwise(s, &kernels.add, self.dense(*x), self.dense(*y), x.len(), n)
+                launch_rows::pairwise(s, &kernels.add, self.dense(*x), self.dense(*y), x.len(), n)
             }
             RowOp::Route { logits, choice } => {
                 let decl = &self.program.choices[choice.0];
                 let (experts, to) = ((decl.experts, decl.used), self.buffers.choices[choice.0]);
                 let fault = self.fault(run, Met::Router, layer);
-                launch::route(s, &kernels.route, self.dense(*logits), experts, to, n, fault)
+                launch_rows::route(s, &kernels.route, self.dense(*logits), experts, to, n, fault)
             }
             RowOp::Image { x, kind } => {
                 let (image, fault) = (self.buffers.image(*kind), self.fault(run, Met::Input, layer));
-                launch::quantise(s, kernels.quantise(*kind), self.dense(*x), image, x.len(), n, fault)
+                launch_rows::quantise(s, kernels.quantise(*kind), self.dense(*x), image, x.len(), n, fault)
             }
         }
     }
@@ -214,18 +222,44 @@ impl CudaExec {
         ImagePlaces { a32: place(images.a32, ImageKind::A32), a256: place(images.a256, ImageKind::A256) }
     }
 
-    fn norm(&self, norm: &Norm, run: &Run<'_>, layer: usize) -> Queued {
-        let norm = NormImages {
+    fn norm_images(&self, norm: &Norm) -> NormImages {
+        NormImages {
             x: self.dense(norm.x),
-            added: norm.added.map(|y| self.dense(y)),
+            added: None,
             weight: self.weights.place(norm.weight),
             width: norm.x.len(),
             eps: norm.eps,
             out: norm.floats.then(|| self.dense(norm.out)),
             images: self.images(norm.images),
-        };
-        let fault = self.fault(run, Met::Input, layer);
-        launch::norm_images(&self.stream, &self.kernels.norm_images, &norm, run.n, fault)
+        }
+    }
+
+    fn norm(&self, norm: &Norm, run: &Run<'_>, layer: usize) -> Queued {
+        let (s, kernels, fault) = (&self.stream, &self.kernels, self.fault(run, Met::Input, layer));
+        let mut rows = self.norm_images(norm);
+        match &norm.added {
+            Some(Added::Row(y)) => rows.added = Some(self.dense(*y)),
+            Some(Added::Experts(m)) if run.is_window() && launch_rows::takes_sums(&rows) => {
+                let kernel = &kernels.sum_norm_images;
+                return launch_rows::sum_norm_images(s, kernel, self.pairs(m), &rows, run.n, fault);
+            }
+            Some(Added::Experts(m)) => self.combine(m, (norm.x, true), run)?,
+            None => {}
+        }
+        launch_rows::norm_images(s, &kernels.norm_images, &rows, run.n, fault)
+    }
+
+    /// A window's rows at once, a chunk's op by op.
+    fn router(&self, router: &Router, run: &Run<'_>, layer: usize) -> Queued {
+        let Router { norm, target } = router;
+        let (product, logits) = (&target.product, self.dense(target.out));
+        if !run.is_window() {
+            self.norm(&Norm { floats: true, ..norm.clone() }, run, layer)?;
+            return self.multiply(product, Input::Floats(self.dense(norm.out)), logits, run.n);
+        }
+        let call = NormRouter { norm: self.norm_images(norm), router: self.matrix(product), logits };
+        let (kernel, fault) = (self.kernels.norm_router(product.weight), self.fault(run, Met::Input, layer));
+        launch_rows::norm_router(&self.stream, kernel, &call, run.n, fault)
     }
 
     fn heads(&self, heads: &Heads, run: &Run<'_>, layer: usize) -> Queued {
@@ -356,7 +390,7 @@ impl CudaExec {
                     self.expert_product(product, &e, x, out, pairs)?;
                 }
                 let up_rows = Rows { at: places.up, stride: f };
-                launch::pairwise(s, &kernels.swiglu, gate_rows, up_rows, f, pairs)?;
+                launch_rows::pairwise(s, &kernels.swiglu, gate_rows, up_rows, f, pairs)?;
             }
         }
         let (e, fault) = (self.experts_with(m, down, true), self.fault(run, Met::Inner, layer));
@@ -366,19 +400,23 @@ impl CudaExec {
             }
             Some(kind) => {
                 let kernel = kernels.quantise(kind);
-                launch::quantise(s, kernel, gate_rows, places.image, f, pairs, fault)?;
+                launch_rows::quantise(s, kernel, gate_rows, places.image, f, pairs, fault)?;
                 self.expert_product(down, &e, Input::Image(places.image), places.out, pairs)
             }
             None => self.expert_product(down, &e, Input::Floats(gate_rows), places.out, pairs),
         }
     }
 
+    /// The outputs of a mixture's experts, their weights, and how many a row has.
+    fn pairs(&self, m: &Mixture) -> (Span, Span, usize) {
+        let (_, weights) = self.buffers.choices[m.choice.0];
+        (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used)
+    }
+
     /// Sums the experts' outputs of each row, or adds the sum.
     fn combine(&self, m: &Mixture, (to, is_added): (View, bool), run: &Run<'_>) -> Queued {
-        let (_, weights) = self.buffers.choices[m.choice.0];
-        let pairs = (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used);
-        let out = (self.dense(to), is_added);
-        launch::combine(&self.stream, &self.kernels.combine, pairs, out, to.len(), run.n)
+        let (kernel, out) = (&self.kernels.combine, (self.dense(to), is_added));
+        launch_rows::combine(&self.stream, kernel, self.pairs(m), out, to.len(), run.n)
     }
 
     fn expert_product(&self, product: &Product, e: &Experts, x: Input, out: Span, pairs: usize) -> Queued {
