@@ -213,7 +213,7 @@ done
 faulty link-stop:1 "the rows of the card before did not come in time" --gpus 1,0 --layer-split 4 --prompt a
 for cards in 0 0,cpu:1 "0,1 --layer-split 4 --link staged"; do
     # shellcheck disable=SC2086 # as above
-    faulty link-stop "no link between CUDA cards could have it" --gpus $cards
+    faulty link-stop "no link between GPUs could have it" --gpus $cards
 done
 
 # Refusals name the card and what to do.

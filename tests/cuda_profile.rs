@@ -48,7 +48,7 @@ fn a_batch_is_taken_apart_into_all_its_launches_and_the_bytes_that_they_read() {
         prompt_macs_per_s: 1e11,
     };
     let cache = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"));
-    let settings = KernelSettings { nvrtc: None, hiprtc: None, cache };
+    let settings = KernelSettings { cache, ..KernelSettings::default() };
     let mut card = CudaCard::open(facts, device, &settings).unwrap();
     let stage = StageProgram { program: program.clone(), layers: layers.clone() };
     let mut exec = card.stage(&stage, &file, &setup.settings(), &Quiet).unwrap();

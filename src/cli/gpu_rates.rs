@@ -62,10 +62,9 @@ impl GpuRates {
         cards.chain(self.links.iter().flat_map(|l| [l.latency_us, l.bytes_per_s, l.window_us]))
     }
 
-    /// What a copy inside a card reads and writes, by the name that `--gpus` gives it and its maker's.
-    pub(super) fn copy_bytes_per_s(&self, prefix: &str, card: &str, device: &str) -> Option<f64> {
-        let measured =
-            self.cards.iter().find(|c| format!("{prefix}:{}", c.number) == card && c.name == device);
+    /// What a copy inside a card reads and writes, by its number in `--gpus` and its maker's name.
+    pub(super) fn copy_bytes_per_s(&self, number: usize, name: &str) -> Option<f64> {
+        let measured = self.cards.iter().find(|c| c.number == number && c.name == name);
         measured.map(|c| c.copy_bytes_per_s)
     }
 

@@ -12,11 +12,11 @@ use super::load::Prepared;
 use crate::device::cuda::exec::profile::{BatchProfile, LaunchKind};
 use crate::engine::open::CardChoice;
 use crate::engine::profile::{ProfileOrder, StageProfile};
-use crate::split::plan::Plan;
+use crate::split::plan::{Plan, StagePlan};
 
 /// What the times are.
 const TIMES: &str = "times: all launches of a kind, of all layers in their order, queued again as one graph, by the card's \
-                     clock; not in them: copies from and to the host, links, the host's own time. Launches of a whole batch \
+                     clock; not in them: blocks and results that pass between card and host, links, the host's own time. Launches of a whole batch \
                      overlap otherwise than those of one kind, so the sum differs from the whole";
 
 /// Runs the command; `tokens`: the positions in front of the prompt, the prompt, and the first behind it.
@@ -66,11 +66,11 @@ pub(super) fn run(args: &BenchArgs, prepared: &Prepared, tokens: Vec<u32>) -> an
 
 /// What `devices --measure` found of each stage's card.
 fn copy_rates(plan: &Plan, choice: &CardChoice) -> Vec<Option<f64>> {
-    let devices = choice.cuda.iter().flat_map(|cuda| &cuda.devices);
-    let rate = |stage: &crate::split::plan::StagePlan| {
-        let (_, device) = devices.clone().find(|(card, _)| *card == stage.card)?;
-        let vendor = device.driver().vendor();
-        gpu_rates(vendor).copy_bytes_per_s(vendor.prefix(), &stage.name, &device.name)
+    let rate = |stage: &StagePlan| {
+        let mut devices = choice.cuda.iter().flat_map(|cuda| &cuda.devices);
+        let (_, device) = devices.find(|(card, _)| *card == stage.card)?;
+        let number = stage.name.rsplit(':').next()?.parse().ok()?;
+        gpu_rates(device.vendor()).copy_bytes_per_s(number, &device.name)
     };
     plan.stages.iter().map(rate).collect()
 }

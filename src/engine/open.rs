@@ -283,20 +283,16 @@ fn meets_a_link<'a>(
     choice: &CardChoice,
     mut links: impl Iterator<Item = &'a Linked>,
 ) -> Result<(), OpenError> {
-    let Some(fault) =
-        choice.cuda.as_ref().and_then(|cuda| cuda.devices.iter().find_map(|(_, device)| device.fault()))
-    else {
-        return Ok(());
+    let devices = || choice.cuda.iter().flat_map(|cuda| &cuda.devices);
+    let is_told = |fault| devices().any(|(_, device)| device.is_to_fail(fault));
+    let met = match () {
+        () if is_told(FaultKind::PeerTest) => links.any(|link| link.why.is_some()),
+        () if is_told(FaultKind::LinkStop) => links.any(|link| link.ring.is_some()),
+        () => true,
     };
-    let met = match fault {
-        FaultKind::PeerTest => links.any(|link| link.why.is_some()),
-        FaultKind::LinkStop => links.any(|link| link.ring.is_some()),
-        _ => true,
-    };
-    let what = || {
-        "--force-fault: no link between CUDA cards could have it; name two cards, as in --gpus 0,1".to_owned()
-    };
-    if met { Ok(()) } else { Err(OpenError::NoLink { what: what() }) }
+    let what =
+        "--force-fault: no link between GPUs could have it; name two cards, as in --gpus 0,1".to_owned();
+    if met { Ok(()) } else { Err(OpenError::NoLink { what }) }
 }
 
 /// Joins the second of two stages to the first, and tells the plan where that is not as it was planned.

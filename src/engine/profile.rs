@@ -10,7 +10,7 @@ use super::options::EngineOptions;
 use crate::device::LoadProgress;
 use crate::device::batch::{Batch, BatchId, BatchRow, PageTables, RowWants};
 use crate::device::cuda::exec::profile::BatchProfile;
-use crate::model::facts::{CardKind, PAGE_POSITIONS, PageId, StateId, WINDOW_ROWS_MAX};
+use crate::model::facts::{PAGE_POSITIONS, PageId, StateId, WINDOW_ROWS_MAX};
 use crate::split::plan::Plan;
 
 /// What is profiled.
@@ -35,7 +35,7 @@ pub struct StageProfile {
     pub window: BatchProfile,
 }
 
-/// Profiles each stage of a plan whose cards are all CUDA cards.
+/// Profiles each stage of a plan whose cards are all GPUs.
 pub fn profile(
     model: &Model,
     choice: &CardChoice,
@@ -44,9 +44,8 @@ pub fn profile(
     order: &ProfileOrder,
     progress: &dyn LoadProgress,
 ) -> Result<Vec<StageProfile>, OpenError> {
-    if let Some(stage) = plan.stages.iter().find(|s| choice.facts(s.card).kind != CardKind::Cuda) {
-        let what =
-            format!("{} has no launches to profile; name CUDA cards alone, as in --gpus 0", stage.name);
+    if let Some(stage) = plan.stages.iter().find(|s| !choice.facts(s.card).kind.is_gpu()) {
+        let what = format!("{} has no launches to profile; name GPUs alone, as in --gpus 0", stage.name);
         return Err(OpenError::NoProfile { what });
     }
     let settings = options.stage_settings();

@@ -190,9 +190,9 @@ fn attribute(api: &'static Api, which: c_int, device: c_int) -> Result<c_int, Fa
 }
 
 impl Device {
-    /// How it is to fail.
-    pub fn fault(&self) -> Option<FaultKind> {
-        self.fault
+    /// Whether it was told to fail so.
+    pub fn is_to_fail(&self, fault: FaultKind) -> bool {
+        self.fault == Some(fault)
     }
 
     /// The driver that it stands behind.
