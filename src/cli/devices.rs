@@ -255,6 +255,7 @@ fn gpus_json(vendor: Vendor, listing: &Result<Listing, CudaError>) -> serde_json
     let Ok(listing) = listing else { return json };
     let version = |(major, minor): (i32, i32)| format!("{major}.{minor}");
     json["driver"] = version(listing.driver.version()).into();
+    json["library"] = listing.driver.place().into();
     json[vendor.compiler().to_ascii_lowercase()] = match &listing.compiler {
         Ok((found, place)) => serde_json::json!({ "version": version(*found), "file": place }),
         Err(error) => serde_json::json!({ "reason": error.to_string() }),
@@ -324,11 +325,10 @@ fn gpus_text(
     }
     let (major, minor) = listing.driver.version();
     let (maker, compiler) = (vendor.one_of("CUDA", "HIP"), vendor.compiler());
+    let driver = format!("driver for {maker} {major}.{minor} ({})", listing.driver.place());
     match &listing.compiler {
-        Ok(((a, b), place)) => {
-            writeln!(out, "       driver for {maker} {major}.{minor}, {compiler} {a}.{b} ({place})")?
-        }
-        Err(_) => writeln!(out, "       driver for {maker} {major}.{minor}, no {compiler}")?,
+        Ok(((a, b), place)) => writeln!(out, "       {driver}, {compiler} {a}.{b} ({place})")?,
+        Err(_) => writeln!(out, "       {driver}, no {compiler}")?,
     }
     Ok(())
 }

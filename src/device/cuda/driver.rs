@@ -734,6 +734,8 @@ fn host_memory(context: &Context, bytes: usize, flags: c_uint) -> Result<NonNull
 struct ModuleInner {
     context: Context,
     raw: Handle,
+    /// CUDA's driver copies it; HIP's library does not promise to.
+    _image: Vec<u8>,
 }
 
 // SAFETY: a module may be used by any thread; the driver locks.
@@ -762,9 +764,9 @@ impl Module {
         context.meets(Met::Module, ("cuModuleLoadData", "hipModuleLoadData"))?;
         // PTX is text and ends with a zero; one more byte hurts no machine code.
         let image: Vec<u8> = image.iter().copied().chain([0]).collect();
-        // SAFETY: the context is bound; the image is whole, ends with a zero and outlives the call.
+        // SAFETY: the context is bound; the image is whole, ends with a zero and lives as long as the module.
         unsafe { context.api().module_load(&mut raw, image.as_ptr().cast())? };
-        Ok(Module(Arc::new(ModuleInner { context: context.clone(), raw })))
+        Ok(Module(Arc::new(ModuleInner { context: context.clone(), raw, _image: image })))
     }
 
     /// The kernel of this name; `None` where there is none. `signature` is that of its source, `start` what it waits for.

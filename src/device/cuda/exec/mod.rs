@@ -551,13 +551,13 @@ impl BesideExec for CudaExec {
 pub(super) fn check(card: CardId, program: &Program, settings: &StageSettings) -> Result<(), CardError> {
     let unsupported = |what: String| Err(CardError::Unsupported { card, what });
     if settings.batch_rows_max > GRID_MAX {
-        return unsupported(format!("CUDA cards take batches of up to {GRID_MAX} rows; lower --chunk"));
+        return unsupported(format!("GPUs take batches of up to {GRID_MAX} rows; lower --chunk"));
     }
     // The shared memory of the router's kernel.
     const EXPERTS_MAX: usize = 1024;
     match program.choices.iter().find(|c| c.experts > EXPERTS_MAX) {
         Some(choice) => unsupported(format!(
-            "CUDA cards choose among up to {EXPERTS_MAX} experts, not {}; use virtual cards (--gpus cpu:2)",
+            "GPUs choose among up to {EXPERTS_MAX} experts, not {}; use virtual cards (--gpus cpu:2)",
             choice.experts
         )),
         None => Ok(()),
