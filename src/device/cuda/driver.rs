@@ -26,7 +26,7 @@ use super::faults::{FaultKind, Faults, ForcedFault, Met};
 pub use sharing::MappedMemory;
 
 /// The most arguments of a kernel.
-const ARGUMENTS_MAX: usize = 34;
+const ARGUMENTS_MAX: usize = 37;
 
 /// What a driver says of code that it cannot load.
 const REFUSES_IMAGE: [sys::CUresult; 5] = [
@@ -212,7 +212,15 @@ impl Context {
 
     /// Bytes of shared memory that a block can have.
     pub fn shared_bytes_max(&self) -> Result<usize, CudaError> {
-        let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+    }
+
+    /// Multiprocessors of the card.
+    pub fn multiprocessors(&self) -> Result<usize, CudaError> {
+        self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+    }
+
+    fn attribute(&self, which: sys::CUdevice_attribute) -> Result<usize, CudaError> {
         let mut value = 0;
         // SAFETY: the context's device; the target outlives the call.
         let status = unsafe { sys::cuDeviceGetAttribute(&mut value, which, self.0.device) };
@@ -745,6 +753,33 @@ impl Kernel {
         let status = unsafe { sys::cuFuncSetAttribute(self.raw, which, shared_bytes as i32) };
         checked("cuFuncSetAttribute", status)?;
         Ok(Kernel { shared_bytes, ..self })
+    }
+
+    /// The same kernel, with less dynamic shared memory in every launch, or as much.
+    pub fn with_less_shared(&self, bytes: usize) -> Kernel {
+        assert!(bytes <= self.shared_bytes as usize, "{}: {bytes} B of {}", self.name, self.shared_bytes);
+        Kernel { shared_bytes: bytes as u32, ..self.clone() }
+    }
+
+    /// Blocks of so many threads that a multiprocessor has at once.
+    pub fn resident(&self, threads: usize) -> Result<usize, CudaError> {
+        self.module.0.context.bind()?;
+        let (mut blocks, shared_bytes) = (0, self.shared_bytes());
+        // SAFETY: the module lives, and with it the function; the target outlives the call.
+        let status = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                self.raw,
+                threads as i32,
+                shared_bytes,
+            )
+        };
+        checked("cuOccupancyMaxActiveBlocksPerMultiprocessor", status).map(|()| blocks as usize)
+    }
+
+    /// Dynamic shared memory of every launch.
+    pub fn shared_bytes(&self) -> usize {
+        self.shared_bytes as usize
     }
 }
 

@@ -201,13 +201,13 @@ ONE(by_name, F)
         let units = [
             (&ROWS, &["norm_images", "route", "combine", "add", "swiglu", "gather"][..]),
             (&ATTENTION, &["place_heads_f16", "attend_tile_2_f32", "attend_tile_8_q8_0", "merge_images"][..]),
-            (&FORMATS, &["embed_f16", "embed_q4_k", "window_q6_k", "window_wide_iq4_xs"][..]),
+            (&FORMATS, &["embed_f16", "embed_q4_k", "window_one_q6_k", "window_wide_iq4_xs"][..]),
             (&FORMATS, &["product_float_f32", "expert_product_float_bf16"][..]),
             (&LINKS, &["post_rows", "await_rows"][..]),
         ];
         for (unit, names) in units {
             names.iter().for_each(|name| assert!(waits_by_itself(unit, name), "{name}"));
-            assert_eq!(Texts::of(unit).kernel("window_"), None, "a family is no kernel");
+            assert_eq!(Texts::of(unit).kernel("window_one_"), None, "a family is no kernel");
         }
     }
 }

@@ -16,6 +16,7 @@ mod link;
 mod prompt;
 mod prompt_attention;
 mod steps;
+mod window;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,6 +29,7 @@ use self::graphs::{Graphs, Shape};
 use self::kernels::StageKernels;
 use self::launch::{Fault, Pool, Rows};
 use self::link::Links;
+use self::window::Room;
 use super::CudaError;
 use super::driver::graph::Graph;
 use super::driver::{Event, PinnedMemory, Stream};
@@ -174,9 +176,9 @@ impl CudaExec {
         let sizes = GpuSizes::of(&program, settings.activations);
         check(card, &program, settings)?;
         let links = LinkKernels::new(kernels).map_err(failed)?;
-        let shared_bytes_max = memory.context.shared_bytes_max().map_err(failed)?;
+        let room = Room::of(memory.context).map_err(failed)?;
         let (activations, kv) = (settings.activations, settings.kv);
-        let kernels = StageKernels::new(kernels, stage, activations, kv, shared_bytes_max).map_err(failed)?;
+        let kernels = StageKernels::new(kernels, stage, activations, kv, room).map_err(failed)?;
         let stream = Stream::new(memory.context).map_err(failed)?;
         let states: Vec<StateKind> =
             program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();

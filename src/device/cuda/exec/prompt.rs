@@ -5,6 +5,7 @@
 //! `kernels/prompt.cu`. Does not know: programs' order, where rows lie.
 
 use super::launch::{self, Experts, Image, Input, Matrix, Rows, int, some};
+use super::window;
 use super::{CudaExec, GRID_MAX, Met, Run};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Argument::{I64, Pointer};
@@ -47,7 +48,7 @@ impl CudaExec {
                 product(s, kernels.prompt(weight), &matrix, image, out, n)
             }
             Input::Image(image) => {
-                launch::product_many(s, kernels.window(weight), &[(matrix, out)], image, None, n)
+                window::product_many(s, kernels.window(weight), &[(matrix, out)], image, None, n)
             }
             Input::Floats(rows) => launch::product_float(s, kernels.product(weight), &matrix, rows, out, n),
         }
