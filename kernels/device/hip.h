@@ -167,6 +167,7 @@ DEVICE void copy_ahead(void* shared, const void* global, bool present) {
 }
 DEVICE void copies_done() {}
 
+DEVICE u32 load_fresh(const u32* place) { return *place; }
 DEVICE void add_one(u32* place) {
     __hip_atomic_fetch_add(place, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }

@@ -121,6 +121,13 @@ DEVICE void let_next_start() {
 #endif
 }
 
+// A word that a kernel wrote which may have ended while this one runs.
+DEVICE u32 load_fresh(const u32* place) {
+    u32 value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(place) : "memory");
+    return value;
+}
+
 // Adds 1, whoever else does.
 DEVICE void add_one(u32* place) { atomicAdd(place, 1u); }
 // Whether any lane of the warp says so, for every lane.

@@ -172,6 +172,7 @@ inline void prefetch(const void*) {}
 inline void wait_for_previous() { emu::note_wait(); }
 inline void let_next_start() {}
 
+inline u32 load_fresh(const u32* place) { return *place; }
 inline void add_one(u32* place) { __atomic_fetch_add(place, 1u, __ATOMIC_RELAXED); }
 
 inline void set_once(u32* place, u32 value) {

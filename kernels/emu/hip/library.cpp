@@ -49,6 +49,7 @@ int cuEventElapsedTime(float*, void*, void*);
 int cuModuleLoadData(void**, const void*);
 int cuModuleUnload(void*);
 int cuModuleGetFunction(void**, void*, const char*);
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int*, void*, int, size_t);
 int cuFuncSetAttribute(void*, int, int);
 int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
 int cuGraphInstantiateWithFlags(void**, void*, unsigned long long);
@@ -238,6 +239,9 @@ EXPORT int hipModuleUnload(void* module) { return cuModuleUnload(module); }
 EXPORT int hipModuleGetFunction(void** function, void* module, const char* name) {
     if (const int status = cuModuleGetFunction(function, module, name)) return status;
     return cuFuncSetAttribute(*function, MAX_DYNAMIC_SHARED_SIZE_BYTES, SHARED_BYTES);
+}
+EXPORT int hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads, size_t shared_bytes) {
+    return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared_bytes);
 }
 EXPORT int hipModuleLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                  unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** given,

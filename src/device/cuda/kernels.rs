@@ -26,14 +26,17 @@ use crate::model::facts::{CardId, KvFormat};
 /// Of products with images: three matrices, images, what is added, experts, rows of floats.
 #[rustfmt::skip]
 const WINDOW: &[Parameter] = &[
-    P, P, P, P, P, P, I, I, I, I, I, I, P, P, P, P, P, P, I, I,
+    P, P, P, P, P, P, I, I, I, I, I, I, P, P, P, P, P, P, I, I, I, I, I,
     P, P, I, I, P, I, P, L, I, I, P, I, P, U,
 ];
 
 /// Parameters of each kernel, or family of kernels up to the name of a type: unit, name, parameters.
 const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&FORMATS, "embed_", &[P, P, P, I, I, I]),
-    (&FORMATS, "window_", WINDOW),
+    (&FORMATS, "window_one_", WINDOW),
+    (&FORMATS, "window_two_", WINDOW),
+    (&FORMATS, "window_four_", WINDOW),
+    (&FORMATS, "window_narrow_", WINDOW),
     (&FORMATS, "window_wide_", WINDOW),
     (&FORMATS, "product_float_", &[P, P, I, P, I, I, I, I, P, P]),
     (&FORMATS, "expert_product_float_", &[P, L, P, I, I, P, I, P, I, I, I, P, I]),

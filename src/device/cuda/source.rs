@@ -94,6 +94,7 @@ headers! {
     "formats/iq4_nl.cuh",
     "formats/iq4_xs.cuh",
     "formats/k_scales.cuh",
+    "formats/lanes.cuh",
     "formats/mxfp4.cuh",
     "formats/nvfp4.cuh",
     "formats/part.cuh",
@@ -231,7 +232,8 @@ mod tests {
         assert!(all.contains(&"formats/grids.cuh") && all.contains(&"device/types.h"), "{all:?}");
         let one = names(&FORMATS, Some(TensorType::Q4_K));
         let formats: Vec<&str> = one.into_iter().filter(|n| n.starts_with("formats/")).collect();
-        let needed = ["chosen", "k_scales", "part", "q4_k", "tile"].map(|n| format!("formats/{n}.cuh"));
+        let needed =
+            ["chosen", "k_scales", "lanes", "part", "q4_k", "tile"].map(|n| format!("formats/{n}.cuh"));
         assert_eq!(formats, needed);
         for ty in types() {
             let headers = headers(&FORMATS, Some(ty));

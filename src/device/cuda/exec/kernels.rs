@@ -3,9 +3,9 @@
 //! Invariant: a weight has the kernels of its type and use, and no others. Does not know: batches.
 
 use super::fuse::Launches;
-use super::launch::Window;
 use super::prompt;
 use super::prompt_attention::PromptAttention;
+use super::window::{Room, Window};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Kernel;
 use crate::device::cuda::kernels::Kernels;
@@ -56,13 +56,13 @@ pub(super) struct StageKernels {
 }
 
 impl StageKernels {
-    /// The kernels of the stage's weights, formats and ops, for a card whose blocks have so much shared memory.
+    /// The kernels of the stage's weights, formats and ops, for a card with so much room.
     pub(super) fn new(
         all: &Kernels,
         stage: &StageProgram,
         activations: Activations,
         kv: KvFormat,
-        shared_bytes_max: usize,
+        room: Room,
         launches: &Launches,
     ) -> Result<StageKernels, CudaError> {
         let routers = launches.routers();
@@ -74,11 +74,9 @@ impl StageKernels {
             let embed = || all.for_type("embed_", decl.ty).map(Some);
             let products = || -> Result<OfWeight, CudaError> {
                 if let Some(kind) = image_of(decl.ty, activations) {
-                    let narrow = all.for_type("window_", decl.ty)?;
-                    let wide = all.for_type("window_wide_", decl.ty)?;
                     let prompt = all.for_type("prompt_product_", decl.ty)?;
                     let prompt = prompt.with_shared(prompt::shared_bytes(kind))?;
-                    let window = Some(Window { narrow, wide });
+                    let window = Some(Window::new(all, decl.ty, room)?);
                     return Ok(OfWeight { window, prompt: Some(prompt), ..OfWeight::default() });
                 }
                 let experts = decl.usage == WeightUse::Experts;
@@ -118,7 +116,7 @@ impl StageKernels {
             merge_images: all.plain("merge_images")?,
             attend_span: all.for_kv("attend_span_", kv)?,
             attend_merge: all.plain("attend_merge")?,
-            prompt_attention: PromptAttention::new(all, stage, activations, kv, shared_bytes_max)?,
+            prompt_attention: PromptAttention::new(all, stage, activations, kv, room.shared_bytes_max)?,
             copy_page: all.plain("copy_page")?,
             group_pairs: all.plain("group_pairs")?,
             best_of_logits: all.plain("best_of_logits")?,

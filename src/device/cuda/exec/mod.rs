@@ -20,6 +20,7 @@ mod prompt;
 mod prompt_attention;
 mod steps;
 mod touched;
+mod window;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,6 +34,7 @@ use self::host::{HostSide, Left, Turn};
 use self::kernels::StageKernels;
 use self::launch::{Fault, Pool, Rows};
 use self::link::Links;
+use self::window::Room;
 use super::CudaError;
 use super::driver::graph::Graph;
 use super::driver::{Event, PinnedMemory, Span, Stream};
@@ -181,10 +183,10 @@ impl CudaExec {
         let program = stage.program.clone();
         let sizes = GpuSizes::of(&program, settings.activations);
         let links = LinkKernels::new(kernels).map_err(failed)?;
-        let shared_bytes_max = memory.context.shared_bytes_max().map_err(failed)?;
+        let room = Room::of(memory.context).map_err(failed)?;
         let (activations, kv) = (settings.activations, settings.kv);
         let launches = Arc::new(fuse::fuse(&program, &steps));
-        let stage_kernels = StageKernels::new(kernels, stage, activations, kv, shared_bytes_max, &launches);
+        let stage_kernels = StageKernels::new(kernels, stage, activations, kv, room, &launches);
         let stage_kernels = stage_kernels.map_err(failed)?;
         let states: Vec<StateKind> =
             program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();

@@ -7,6 +7,7 @@ use super::fuse::{Attend, Heads, Images, Launch, Norm, Router};
 use super::launch::{self, Attention, Experts, ImagePlaces, Input, Matrix, Pieces, PlaceHeads, Rows};
 use super::launch_rows::{self, NormImages, NormRouter};
 use super::prompt_attention::Chunk;
+use super::window;
 use super::{CudaExec, Met, Run};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::{Kernel, Span};
@@ -145,11 +146,11 @@ impl CudaExec {
         for same in targets.chunk_by(|a, b| form(a) == form(b)) {
             match self.input(x, same[0].image) {
                 Input::Image(image) if run.is_window() => {
-                    let window = self.kernels.window(same[0].product.weight);
-                    for few in same.chunks(launch::TARGETS) {
+                    let kernels = self.kernels.window(same[0].product.weight);
+                    for few in same.chunks(window::TARGETS) {
                         let matrices: Vec<_> =
                             few.iter().map(|t| (self.matrix(&t.product), self.dense(t.out))).collect();
-                        launch::product_many(&self.stream, window, &matrices, image, None, run.n)?;
+                        window::product_many(&self.stream, kernels, &matrices, image, None, run.n)?;
                     }
                 }
                 input => {
@@ -172,19 +173,19 @@ impl CudaExec {
         layer: usize,
     ) -> Queued {
         let kind = target.image.expect("invariant: products that add read images");
-        let (s, window) = (&self.stream, self.kernels.window(target.product.weight));
+        let (s, kernels) = (&self.stream, self.kernels.window(target.product.weight));
         let (matrix, rows) = (self.matrix(&target.product), self.dense(to));
-        if own && run.n <= OWN_ROWS_MAX && matrix.cols <= launch::OWN_COLS {
+        if own && run.n <= OWN_ROWS_MAX && matrix.cols <= window::OWN_COLS {
             let input = (self.dense(x), self.fault(run, Met::Input, layer));
-            return launch::own_product(s, window, (matrix, rows), input, Some(rows), run.n);
+            return window::own_product(s, kernels, (matrix, rows), input, Some(rows), run.n);
         }
         if own {
             self.row_op(&RowOp::Image { x, kind }, run, layer)?;
         }
         if run.is_window() {
-            return launch::product_many(
+            return window::product_many(
                 s,
-                window,
+                kernels,
                 &[(matrix, rows)],
                 self.buffers.image(kind),
                 Some(rows),
@@ -201,9 +202,9 @@ impl CudaExec {
             panic!("gate and up read an image of {x:?}");
         };
         if run.is_window() {
-            let (window, out) = (self.kernels.window(gate.product.weight), self.dense(gate.out));
+            let (kernels, out) = (self.kernels.window(gate.product.weight), self.dense(gate.out));
             let matrices = [&gate.product, &up.product].map(|p| self.matrix(p));
-            return launch::gate_up(&self.stream, window, matrices, image, out, run.n);
+            return window::gate_up(&self.stream, kernels, matrices, image, out, run.n);
         }
         for target in [gate, up] {
             self.multiply(&target.product, Input::Image(image), self.dense(target.out), run.n)?;
@@ -373,11 +374,12 @@ impl CudaExec {
             let weight = self.program.weight(p.weight);
             (weight.ty, weight.rows, weight.cols)
         };
-        match m.images[0] {
+        let ids_settled = match m.images[0] {
             Some(kind) if form(gate) == form(up) => {
                 let both = [&self.experts_with(m, gate, false), &self.experts_with(m, up, false)];
-                let (window, image) = (kernels.window(gate.weight), self.buffers.image(kind));
-                launch::expert_gate_up(s, window, both, image, places.gate, pairs)?;
+                let (gate_kernels, image) = (kernels.window(gate.weight), self.buffers.image(kind));
+                window::expert_gate_up(s, gate_kernels, both, image, places.gate, pairs)?;
+                true
             }
             _ => {
                 for (side, out) in [(0, places.gate), (1, places.up)] {
@@ -387,12 +389,14 @@ impl CudaExec {
                 }
                 let up_rows = Rows { at: places.up, stride: f };
                 launch_rows::pairwise(s, &kernels.swiglu, gate_rows, up_rows, f, pairs)?;
+                false
             }
-        }
+        };
         let (e, fault) = (self.experts_with(m, down, true), self.fault(run, Met::Inner, layer));
         match m.images[2] {
-            Some(_) if f <= launch::OWN_COLS => {
-                launch::expert_down(s, kernels.window(down.weight), &e, (gate_rows, fault), places.out, pairs)
+            Some(_) if f <= window::OWN_COLS => {
+                let e = (&e, ids_settled);
+                window::expert_down(s, kernels.window(down.weight), e, (gate_rows, fault), places.out, pairs)
             }
             Some(kind) => {
                 let kernel = kernels.quantise(kind);
@@ -415,7 +419,7 @@ impl CudaExec {
         let (s, kernels) = (&self.stream, &self.kernels);
         match x {
             Input::Image(image) => {
-                launch::expert_product(s, kernels.window(product.weight), e, image, out, pairs)
+                window::expert_product(s, kernels.window(product.weight), e, image, out, pairs)
             }
             Input::Floats(rows) => {
                 launch::expert_product_float(s, kernels.product(product.weight), e, rows, out, pairs)
