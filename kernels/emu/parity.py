@@ -264,6 +264,7 @@ SECTIONS = [
     fused.check_norm_images,
     fused.check_heads,
     fused.check_tiles,
+    fused.check_window_heads,
     prompt_attention.check_prompt_attention,
     products.check_tables,
     products.check_groups,

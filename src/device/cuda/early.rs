@@ -162,7 +162,7 @@ fn waits<'a>(body: &str, functions: &[(&'a str, &'a str)], seen: &mut Vec<&'a st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::cuda::source::{ATTENTION, FORMATS, LINKS, ROWS};
+    use crate::device::cuda::source::{APPEND, ATTENTION, ATTENTION_WINDOW, FORMATS, LINKS, ROWS};
 
     const TEXT: &str = "
 template <class Form> DEVICE void store(f32* x) {
@@ -200,7 +200,9 @@ ONE(by_name, F)
     fn the_kernels_of_windows_wait_by_themselves() {
         let units = [
             (&ROWS, &["norm_images", "route", "combine", "add", "swiglu", "gather"][..]),
-            (&ATTENTION, &["place_heads_f16", "attend_tile_2_f32", "attend_tile_8_q8_0", "merge_images"][..]),
+            (&APPEND, &["append_f32", "place_heads_f16", "copy_page"][..]),
+            (&ATTENTION, &["attend_span_q8_0", "attend_merge"][..]),
+            (&ATTENTION_WINDOW, &["attend_tile_2_f32", "attend_tile_8_q8_0", "merge_images"][..]),
             (&FORMATS, &["embed_f16", "embed_q4_k", "window_q6_k", "window_wide_iq4_xs"][..]),
             (&FORMATS, &["product_float_f32", "expert_product_float_bf16"][..]),
             (&LINKS, &["post_rows", "await_rows"][..]),

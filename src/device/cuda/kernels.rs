@@ -14,7 +14,9 @@ use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 a
 use super::driver::{Context, Kernel, Module, Parameter, Start};
 use super::early::waits_by_itself;
 use super::nvrtc::{Nvrtc, Request, Target};
-use super::source::{self, ATTENTION, ATTENTION_PROMPT, FORMATS, LINKS, OPTIONS, PROMPT, ROWS, Unit};
+use super::source::{
+    self, APPEND, ATTENTION, ATTENTION_PROMPT, ATTENTION_WINDOW, FORMATS, LINKS, OPTIONS, PROMPT, ROWS, Unit,
+};
 use crate::device::{CardError, LoadProgress};
 use crate::gguf::TensorType;
 use crate::gguf::formats::ImageKind;
@@ -44,18 +46,16 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ROWS, "route", &[P, I, I, I, P, P, I, P, U]),
     (&ROWS, "combine", &[P, P, P, I, I, I, I, I]),
     (&ROWS, "norm_images", &[P, I, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
-    (
-        &ATTENTION,
-        "place_heads_",
-        &[P, I, I, P, I, P, I, I, I, I, P, P, F, P, I, I, P, P, P, I, P, L, I, I, P, U],
-    ),
-    (&ATTENTION, "attend_tile_2_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
-    (&ATTENTION, "attend_tile_8_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
-    (&ATTENTION, "merge_images", &[P, I, P, P, I, I, I, P, P, P, P, I, P, U]),
-    (&ATTENTION, "append_", &[P, I, P, I, I, I, I, P, P, P, I, P, L, I, P, U]),
+    (&APPEND, "place_heads_", &[P, I, I, P, I, P, I, I, I, I, P, P, F, P, I, I, P, P, P, I, P, L, I, P, U]),
+    (&ATTENTION_WINDOW, "attend_tile_1_", TILE),
+    (&ATTENTION_WINDOW, "attend_tile_2_", TILE),
+    (&ATTENTION_WINDOW, "attend_tile_4_", TILE),
+    (&ATTENTION_WINDOW, "attend_tile_8_", TILE),
+    (&ATTENTION_WINDOW, "merge_images", &[P, I, P, P, I, I, I, P, P, P, P, I, P, U]),
+    (&APPEND, "append_", &[P, I, P, I, I, I, I, P, P, P, I, P, L, I, P, U]),
     (&ATTENTION, "attend_span_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
     (&ATTENTION, "attend_merge", &[P, I, P, P, I, I, I, I]),
-    (&ATTENTION, "copy_page", &[P, L, I, I]),
+    (&APPEND, "copy_page", &[P, L, I, I]),
     (&PROMPT, "group_pairs", &[P, I, I, P, P]),
     (&PROMPT, "prompt_product_", &[P, L, P, P, I, P, P, P, I, I, I, I, P, I, P]),
     (&LINKS, "post_rows", &[P, P, P, L, P, P, L]),
@@ -64,6 +64,12 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION_PROMPT, "attend_prompt_128_", PROMPT_PARAMETERS),
     (&ATTENTION_PROMPT, "attend_prompt_256_", PROMPT_PARAMETERS),
     (&ATTENTION_PROMPT, "attend_prompt_merge", &[P, I, P, P, I, I, I, I]),
+];
+
+/// Heads, where rows stand, pages, work.
+#[rustfmt::skip]
+const TILE: &[Parameter] = &[
+    P, I, I, P, I, P, I, I, I, I, P, P, F, P, I, I, F, P, P, P, I, P, L, P, I, I, I, P, U,
 ];
 
 const PROMPT_PARAMETERS: &[Parameter] = &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, P, I, I];

@@ -42,8 +42,15 @@ pub const FORMATS: Unit = Unit { name: "formats.cu", text: text!("formats.cu"), 
 /// Everything that a row passes through between products.
 pub const ROWS: Unit = Unit { name: "rows.cu", text: text!("rows.cu"), per_format: false };
 
-/// Keys, values, attention.
+/// Keys and values on their way into pages.
+pub const APPEND: Unit = Unit { name: "append.cu", text: text!("append.cu"), per_format: false };
+
+/// Attention of any heads.
 pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.cu"), per_format: false };
+
+/// Attention of the rows of a window.
+pub const ATTENTION_WINDOW: Unit =
+    Unit { name: "attention_window.cu", text: text!("attention_window.cu"), per_format: false };
 
 /// Products of the many rows of a chunk.
 pub const PROMPT: Unit = Unit { name: "prompt.cu", text: text!("prompt.cu"), per_format: true };
@@ -56,9 +63,14 @@ pub const ATTENTION_PROMPT: Unit =
     Unit { name: "attention_prompt.cu", text: text!("attention_prompt.cu"), per_format: false };
 
 /// Everything that is compiled.
-pub const UNITS: [&Unit; 6] = [&FORMATS, &ROWS, &ATTENTION, &PROMPT, &ATTENTION_PROMPT, &LINKS];
+pub const UNITS: [&Unit; 8] =
+    [&FORMATS, &ROWS, &APPEND, &ATTENTION, &ATTENTION_WINDOW, &PROMPT, &ATTENTION_PROMPT, &LINKS];
 
 headers! {
+    "attention/head.cuh",
+    "attention/parts.cuh",
+    "attention/tile.cuh",
+    "attention/work.cuh",
     "device/copies.cuh",
     "device/functions.cuh",
     "device/hip.h",
@@ -183,10 +195,11 @@ mod tests {
         let listed = |folder: &str| -> Vec<&str> {
             HEADERS.iter().filter_map(|(path, _)| path.strip_prefix(folder)?.strip_prefix('/')).collect()
         };
-        for folder in ["device", "formats"] {
+        for folder in ["attention", "device", "formats"] {
             assert_eq!(files(folder), listed(folder), "left: in kernels/{folder}, right: in HEADERS");
         }
-        assert_eq!(HEADERS.len(), files("device").len() + files("formats").len());
+        let found: usize = ["attention", "device", "formats"].map(|folder| files(folder).len()).iter().sum();
+        assert_eq!(HEADERS.len(), found);
         let mut units = UNITS.map(|u| u.name);
         units.sort_unstable();
         assert_eq!(files(""), units);

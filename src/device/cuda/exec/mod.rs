@@ -16,6 +16,7 @@ mod link;
 mod prompt;
 mod prompt_attention;
 mod steps;
+mod tile_attention;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -112,7 +113,6 @@ pub struct CudaExec {
     pools: Vec<Pool>,
     pages: Arena,
     page_bytes: usize,
-    kv: KvFormat,
     buffers: Buffers,
     block: Block,
     angles: Angles,
@@ -220,7 +220,6 @@ impl CudaExec {
             pools,
             pages,
             page_bytes,
-            kv: settings.kv,
             buffers,
             block,
             angles,
