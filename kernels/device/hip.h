@@ -161,12 +161,6 @@ DEVICE void prefetch(const void*) {}
 DEVICE void wait_for_previous() {}
 DEVICE void let_next_start() {}
 
-// Copies are made at once.
-DEVICE void copy_ahead(void* shared, const void* global, bool present) {
-    *(Words4*) shared = present ? *(const Words4*) global : Words4{};
-}
-DEVICE void copies_done() {}
-
 DEVICE u32 load_fresh(const u32* place) { return *place; }
 DEVICE void add_one(u32* place) {
     __hip_atomic_fetch_add(place, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);

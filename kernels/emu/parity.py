@@ -267,6 +267,7 @@ SECTIONS = [
     fused.check_norm_router,
     fused.check_heads,
     fused.check_tiles,
+    fused.check_window_heads,
     prompt_attention.check_prompt_attention,
     handover.check_best,
     handover.check_host,

@@ -15,7 +15,8 @@ use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 a
 use super::driver::{Context, Device, Kernel, Module, Parameter, Start};
 use super::shares::{Work, processors, share};
 use super::source::{
-    self, ATTENTION, ATTENTION_PROMPT, BEST, FORMATS, HOST, LINKS, PROMPT, ROUTER, ROWS, Unit,
+    self, APPEND, ATTENTION, ATTENTION_PROMPT, ATTENTION_WINDOW, BEST, FORMATS, HOST, LINKS, PROMPT, ROUTER,
+    ROWS, Unit,
 };
 use super::vendor::Architecture;
 use crate::device::{CardError, LoadProgress};
@@ -51,18 +52,16 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ROWS, "norm_images", &[P, I, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
     (&ROUTER, "route", &[P, I, I, I, P, P, I, P, U]),
     (&ROUTER, "norm_router_", &[P, I, P, I, F, P, I, P, P, P, P, P, P, P, P, I, I, I, P, U]),
-    (
-        &ATTENTION,
-        "place_heads_",
-        &[P, I, I, P, I, P, I, I, I, I, P, P, F, P, I, I, P, P, P, I, P, L, I, I, P, U],
-    ),
-    (&ATTENTION, "attend_tile_2_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
-    (&ATTENTION, "attend_tile_8_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
-    (&ATTENTION, "merge_images", &[P, I, P, P, I, I, I, P, P, P, P, I, P, U]),
-    (&ATTENTION, "append_", &[P, I, P, I, I, I, I, P, P, P, I, P, L, I, P, U]),
+    (&APPEND, "place_heads_", &[P, I, I, P, I, P, I, I, I, I, P, P, F, P, I, I, P, P, P, I, P, L, I, P, U]),
+    (&ATTENTION_WINDOW, "attend_tile_1_", TILE),
+    (&ATTENTION_WINDOW, "attend_tile_2_", TILE),
+    (&ATTENTION_WINDOW, "attend_tile_4_", TILE),
+    (&ATTENTION_WINDOW, "attend_tile_8_", TILE),
+    (&ATTENTION_WINDOW, "merge_images", &[P, I, P, P, I, I, I, P, P, P, P, I, P, U]),
+    (&APPEND, "append_", &[P, I, P, I, I, I, I, P, P, P, I, P, L, I, P, U]),
     (&ATTENTION, "attend_span_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
     (&ATTENTION, "attend_merge", &[P, I, P, P, I, I, I, I]),
-    (&ATTENTION, "copy_page", &[P, L, I, I]),
+    (&APPEND, "copy_page", &[P, L, I, I]),
     (&PROMPT, "group_pairs", &[P, I, I, P, P]),
     (&PROMPT, "prompt_product_", &[P, L, P, P, I, P, P, P, I, I, I, I, P, I, P]),
     (&BEST, "best_of_logits", &[P, I, I, P, I, I]),
@@ -75,6 +74,12 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION_PROMPT, "attend_prompt_128_", PROMPT_PARAMETERS),
     (&ATTENTION_PROMPT, "attend_prompt_256_", PROMPT_PARAMETERS),
     (&ATTENTION_PROMPT, "attend_prompt_merge", &[P, I, P, P, I, I, I, I]),
+];
+
+/// Heads, where rows stand, pages, work.
+#[rustfmt::skip]
+const TILE: &[Parameter] = &[
+    P, I, I, P, I, P, I, I, I, I, P, P, F, P, I, I, F, P, P, P, I, P, L, P, I, I, I, P, U,
 ];
 
 const PROMPT_PARAMETERS: &[Parameter] = &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, P, I, I];

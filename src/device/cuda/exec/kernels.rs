@@ -5,6 +5,7 @@
 use super::fuse::Launches;
 use super::prompt;
 use super::prompt_attention::PromptAttention;
+use super::tile_attention::TileAttention;
 use super::window::{Room, Window};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Kernel;
@@ -42,8 +43,7 @@ pub(super) struct StageKernels {
     pub(super) combine: Kernel,
     pub(super) append: Kernel,
     pub(super) place_heads: Kernel,
-    /// For two and for eight heads at a time.
-    pub(super) attend_tile: [Kernel; 2],
+    pub(super) tiles: TileAttention,
     pub(super) merge_images: Kernel,
     pub(super) attend_span: Kernel,
     pub(super) attend_merge: Kernel,
@@ -112,7 +112,7 @@ impl StageKernels {
             combine: all.plain("combine")?,
             append: all.for_kv("append_", kv)?,
             place_heads: all.for_kv("place_heads_", kv)?,
-            attend_tile: [all.for_kv("attend_tile_2_", kv)?, all.for_kv("attend_tile_8_", kv)?],
+            tiles: TileAttention::new(all, stage, kv, room.shared_bytes_max)?,
             merge_images: all.plain("merge_images")?,
             attend_span: all.for_kv("attend_span_", kv)?,
             attend_merge: all.plain("attend_merge")?,

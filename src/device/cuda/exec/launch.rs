@@ -107,6 +107,8 @@ pub(super) struct Pool {
 pub(super) struct Standing {
     pub(super) positions: Span,
     pub(super) states: Span,
+    /// All rows are of state 0.
+    pub(super) has_one_state: bool,
     pub(super) pages: Span,
     pub(super) pages_per_state: usize,
 }
@@ -298,16 +300,55 @@ pub(super) fn append(
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlaceHeads {
     pub(super) q: Rows,
-    pub(super) k: Rows,
-    pub(super) v: Rows,
     pub(super) heads: usize,
+    /// `None`: norm and rope are done, keys and values in their pages.
+    pub(super) keys_values: Option<(Rows, Rows)>,
     pub(super) q_norm: Option<Span>,
     pub(super) k_norm: Option<Span>,
     pub(super) eps: f32,
     /// The values, pairs of a head, and whether halves pair.
     pub(super) angles: Option<(Span, usize, bool)>,
-    /// Tiles that attention will read, and that are brought nearer meanwhile.
-    pub(super) tiles_ahead: usize,
+}
+
+impl PlaceHeads {
+    /// Queries to which nothing is to be done.
+    pub(super) fn placed(q: Rows, heads: usize) -> PlaceHeads {
+        PlaceHeads { q, heads, keys_values: None, q_norm: None, k_norm: None, eps: 0.0, angles: None }
+    }
+
+    fn arguments(&self, pool: &Pool) -> [Argument; 16] {
+        let (k, v) = (self.keys_values.map(|kv| kv.0), self.keys_values.map(|kv| kv.1));
+        [
+            some(self.q.at),
+            int(self.q.stride),
+            int(self.heads),
+            Pointer(k.map(|rows| rows.at)),
+            stride(k),
+            Pointer(v.map(|rows| rows.at)),
+            stride(v),
+            int(pool.heads),
+            int(pool.key_width),
+            int(pool.value_width),
+            Pointer(self.q_norm),
+            Pointer(self.k_norm),
+            F32(self.eps),
+            Pointer(self.angles.map(|a| a.0)),
+            int(self.angles.map_or(0, |a| a.1)),
+            flag(self.angles.is_some_and(|a| a.2)),
+        ]
+    }
+}
+
+/// Where the rows of a batch and their keys and values are.
+fn pages_arguments(standing: &Standing, pool: &Pool) -> [Argument; 6] {
+    [
+        some(standing.positions),
+        some(standing.states),
+        some(standing.pages),
+        int(standing.pages_per_state),
+        some(pool.at),
+        I64(pool.page_bytes as i64),
+    ]
 }
 
 pub(super) fn place_heads(
@@ -321,36 +362,9 @@ pub(super) fn place_heads(
 ) -> Launched {
     /// Warps of a block, each with a head.
     const WARPS: usize = 4;
-    let arguments = [
-        some(h.q.at),
-        int(h.q.stride),
-        int(h.heads),
-        some(h.k.at),
-        int(h.k.stride),
-        some(h.v.at),
-        int(h.v.stride),
-        int(pool.heads),
-        int(pool.key_width),
-        int(pool.value_width),
-        Pointer(h.q_norm),
-        Pointer(h.k_norm),
-        F32(h.eps),
-        Pointer(h.angles.map(|a| a.0)),
-        int(h.angles.map_or(0, |a| a.1)),
-        flag(h.angles.is_some_and(|a| a.2)),
-        some(standing.positions),
-        some(standing.states),
-        some(standing.pages),
-        int(standing.pages_per_state),
-        some(pool.at),
-        I64(pool.page_bytes as i64),
-        int(n),
-        int(h.tiles_ahead),
-        some(fault.word),
-        U32(fault.id),
-    ];
-    let blocks = (h.heads + 2 * pool.heads).div_ceil(WARPS) + h.tiles_ahead;
-    s.launch(k, [blocks, n, 1], 32 * WARPS, &arguments)
+    let others = [int(n), some(fault.word), U32(fault.id)];
+    let arguments = [&h.arguments(pool)[..], &pages_arguments(standing, pool), &others].concat();
+    s.launch(k, [(h.heads + 2 * pool.heads).div_ceil(WARPS), n, 1], 32 * WARPS, &arguments)
 }
 
 /// Attention of `n` rows with `heads` query heads; `work` holds `parts` spans of each, or tiles.
@@ -363,28 +377,6 @@ pub(super) struct Attention {
     pub(super) n: usize,
 }
 
-/// What attention by spans and by tiles take.
-fn attention_arguments(q: Rows, standing: &Standing, pool: &Pool, a: &Attention) -> [Argument; 16] {
-    [
-        some(q.at),
-        int(q.stride),
-        int(a.heads),
-        int(pool.heads),
-        int(pool.key_width),
-        int(pool.value_width),
-        F32(a.scale),
-        some(standing.positions),
-        some(standing.states),
-        some(standing.pages),
-        int(standing.pages_per_state),
-        some(pool.at),
-        I64(pool.page_bytes as i64),
-        some(a.work),
-        int(a.parts),
-        int(a.n),
-    ]
-}
-
 pub(super) fn attend_span(
     s: &Stream,
     k: &Kernel,
@@ -393,7 +385,18 @@ pub(super) fn attend_span(
     pool: &Pool,
     a: &Attention,
 ) -> Launched {
-    s.launch(k, [a.parts, a.heads, a.n], 512, &attention_arguments(q, standing, pool, a))
+    let heads = [
+        some(q.at),
+        int(q.stride),
+        int(a.heads),
+        int(pool.heads),
+        int(pool.key_width),
+        int(pool.value_width),
+        F32(a.scale),
+    ];
+    let work = [some(a.work), int(a.parts), int(a.n)];
+    let arguments = [&heads[..], &pages_arguments(standing, pool), &work].concat();
+    s.launch(k, [a.parts, a.heads, a.n], 512, &arguments)
 }
 
 pub(super) fn attend_merge(
@@ -417,18 +420,27 @@ pub(super) fn attend_merge(
     s.launch(k, [a.heads, a.n, 1], 128, &arguments)
 }
 
-/// By tiles; a block of the kernel takes `heads_at_once` heads of one K/V head.
+/// By tiles, of rows `first` on of a batch of `n`; a block of the kernel takes `heads_at_once` heads of one K/V head.
+#[expect(clippy::too_many_arguments, reason = "a launch's own arguments beside what it computes")]
 pub(super) fn attend_tile(
     s: &Stream,
-    k: (&Kernel, usize),
-    q: Rows,
+    (k, heads_at_once): (&Kernel, usize),
+    h: &PlaceHeads,
     standing: &Standing,
     pool: &Pool,
     a: &Attention,
+    (first, n): (usize, usize),
+    fault: Fault,
 ) -> Launched {
-    let (kernel, heads_at_once) = k;
-    let grid = [a.parts, pool.heads * (a.heads / pool.heads).div_ceil(heads_at_once), a.n];
-    s.launch(kernel, grid, 256, &attention_arguments(q, standing, pool, a))
+    let work = [some(a.work), int(a.parts), int(first), int(n), some(fault.word), U32(fault.id)];
+    let mut pages = pages_arguments(standing, pool);
+    if standing.has_one_state {
+        // One load less before those of keys and values.
+        pages[1] = Pointer(None);
+    }
+    let arguments = [&h.arguments(pool)[..], &[F32(a.scale)], &pages, &work].concat();
+    let grid = [pool.heads * (a.heads / pool.heads).div_ceil(heads_at_once), a.parts, a.n];
+    s.launch(k, grid, 256, &arguments)
 }
 
 pub(super) fn merge_images(
@@ -442,7 +454,9 @@ pub(super) fn merge_images(
 ) -> Launched {
     /// Tiles of a span, and spans that a block takes at a time.
     const SPAN_TILES: usize = SPAN_POSITIONS / PAGE_POSITIONS;
-    const SLICES_MAX: usize = 8;
+    const SLICES: std::ops::RangeInclusive<usize> = 4..=8;
+    /// Threads of a span.
+    const SPAN_THREADS: usize = 64;
     let (out, images) = to;
     let [codes32, scales32, codes256, scales256] = images.arguments();
     let arguments = [
@@ -461,8 +475,9 @@ pub(super) fn merge_images(
         some(fault.word),
         U32(fault.id),
     ];
-    let slices = a.parts.div_ceil(SPAN_TILES).min(SLICES_MAX);
-    s.launch(k, [(a.heads * pool.value_width).div_ceil(BLOCK_VALUES), a.n, 1], 64 * slices, &arguments)
+    let slices = a.parts.div_ceil(SPAN_TILES).clamp(*SLICES.start(), *SLICES.end());
+    let blocks = (a.heads * pool.value_width).div_ceil(BLOCK_VALUES);
+    s.launch(k, [blocks, a.n, 1], SPAN_THREADS * slices, &arguments)
 }
 
 /// `work`: where every span leaves what it sums, and how many they are; without it a block has all spans of its rows.

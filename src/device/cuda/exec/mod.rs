@@ -19,6 +19,7 @@ pub mod profile;
 mod prompt;
 mod prompt_attention;
 mod steps;
+mod tile_attention;
 mod touched;
 mod window;
 
@@ -233,7 +234,7 @@ impl CudaExec {
             pools,
             pages,
             page_bytes,
-            kv: settings.kv,
+            kv,
             buffers,
             block,
             angles,

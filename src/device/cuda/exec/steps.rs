@@ -10,20 +10,13 @@ use super::prompt_attention::Chunk;
 use super::window;
 use super::{CudaExec, Met, Run};
 use crate::device::cuda::CudaError;
-use crate::device::cuda::driver::{Kernel, Span};
+use crate::device::cuda::driver::Span;
 use crate::device::lower::{Mixture, RowOp, Target};
 use crate::gguf::formats::ImageKind;
-use crate::model::facts::PAGE_POSITIONS;
 use crate::model::program::{Product, RopeId, RopePairing, View, WeightId};
-
-/// Blocks of eight heads from which on these are fewer, and enough to fill a card.
-const WIDE_BLOCKS_MIN: usize = 96;
 
 /// Rows whose images every block of a product makes again rather than one launch before it.
 const OWN_ROWS_MAX: usize = 2;
-
-/// Bytes of keys and values that are brought nearer while heads are placed.
-const AHEAD_BYTES: usize = 24 << 20;
 
 type Queued = Result<(), CudaError>;
 
@@ -40,7 +33,16 @@ impl CudaExec {
                 let (pool, standing) = (&self.pools[*state], &run.places.standing);
                 launch::append(&self.stream, &self.kernels.append, rows, standing, pool, run.n, fault)
             }
-            Launch::Attend(attend) => self.attend(attend, run, layer),
+            Launch::Attend(attend) => {
+                let takes = self.kernels.tiles.takes(&self.pools[attend.state], attend.q.count);
+                if takes && run.is_window() {
+                    return self.attend_by_tiles(attend, run, layer);
+                }
+                if let Some(heads) = &attend.heads {
+                    self.heads(heads, run, layer)?;
+                }
+                self.attend(attend, run, layer)
+            }
             Launch::Products { x, targets } => self.products(*x, targets, run),
             Launch::ProductAdd { x, target, to, own } => {
                 self.product_add((*x, *own), target, *to, run, layer)
@@ -260,84 +262,78 @@ impl CudaExec {
     }
 
     fn heads(&self, heads: &Heads, run: &Run<'_>, layer: usize) -> Queued {
+        let (pool, standing) = (&self.pools[heads.state], &run.places.standing);
+        let fault = self.fault(run, Met::Append, layer);
+        let placed = self.place_heads(heads, run);
+        launch::place_heads(&self.stream, &self.kernels.place_heads, &placed, standing, pool, run.n, fault)
+    }
+
+    fn place_heads(&self, heads: &Heads, run: &Run<'_>) -> PlaceHeads {
         let weight = |id: Option<WeightId>| id.map(|id| self.weights.place(id));
-        let place = PlaceHeads {
+        PlaceHeads {
             q: self.dense(heads.q),
-            k: self.dense(heads.k),
-            v: self.dense(heads.v),
             heads: heads.q.count,
+            keys_values: Some((self.dense(heads.k), self.dense(heads.v))),
             q_norm: weight(heads.q_norm),
             k_norm: weight(heads.k_norm),
             eps: heads.eps,
             angles: heads.rope.map(|rope| self.angles(rope, run)),
-            tiles_ahead: self.tiles_ahead(heads.state, run),
-        };
-        let (pool, standing) = (&self.pools[heads.state], &run.places.standing);
-        let fault = self.fault(run, Met::Append, layer);
-        launch::place_heads(&self.stream, &self.kernels.place_heads, &place, standing, pool, run.n, fault)
+        }
     }
 
-    /// Tiles of each row that attention will read, while all rows' stay in the card's cache.
-    fn tiles_ahead(&self, state: usize, run: &Run<'_>) -> usize {
-        if !run.is_window() {
-            return 0;
-        }
-        let pool = &self.pools[state];
-        let row_bytes = self.kv.row_bytes(pool.key_width) + self.kv.row_bytes(pool.value_width);
-        run.places
-            .standing
-            .pages_per_state
-            .min(AHEAD_BYTES / (run.n * pool.heads * PAGE_POSITIONS * row_bytes))
+    /// Rows that attention runs at a time, as many as the work's memory has room for, and what `parts` of each leave.
+    fn work_rows(&self, a: &Attend, parts: usize) -> (usize, usize) {
+        let part_bytes = 4 * a.q.count * (self.pools[a.state].value_width + 2);
+        let rows_max = self.buffers.work.bytes() as usize / (part_bytes * parts);
+        (rows_max.max(1), part_bytes * parts)
     }
 
-    /// Windows by tiles, chunks by spans; as many rows at a time as the work's memory has room for.
-    fn attend(&self, a: &Attend, run: &Run<'_>, layer: usize) -> Queued {
-        let (s, pool) = (&self.stream, &self.pools[a.state]);
-        let (queries, outputs) = (self.dense(a.q), self.dense(a.out));
-        let (heads, width) = (a.q.count, a.out.len());
-        if !run.is_window()
-            && let Some(kernel) = self.kernels.prompt_attention.of(pool, heads)
-        {
-            let chunk = Chunk { q: queries, heads, scale: a.scale, out: outputs, work: self.buffers.work };
-            kernel.attend(s, &run.batch.rows, &run.places.standing, pool, &chunk)?;
-            let images = a.images.kinds().map(|kind| RowOp::Image { x: a.out, kind });
-            return images.into_iter().try_for_each(|image| self.row_op(&image, run, layer));
-        }
-        let by_tiles = a.by_tiles && run.is_window();
-        let part_bytes = 4 * heads * (pool.value_width + 2);
-        let parts = if by_tiles { run.places.standing.pages_per_state } else { run.places.spans };
-        let rows_max = (self.buffers.work.bytes() as usize / (part_bytes * parts)).max(1);
-        let fault = self.fault(run, Met::Input, layer);
+    /// Of a window: norm, rope and append of its heads on the way.
+    fn attend_by_tiles(&self, a: &Attend, run: &Run<'_>, layer: usize) -> Queued {
+        let (s, pool, standing) = (&self.stream, &self.pools[a.state], &run.places.standing);
+        let parts = standing.pages_per_state;
+        let (rows_max, row_bytes) = self.work_rows(a, parts);
+        let placed = PlaceHeads::placed(self.dense(a.q), a.q.count);
+        let placed = a.heads.as_ref().map_or(placed, |heads| self.place_heads(heads, run));
+        let [appended, made] = [Met::Append, Met::Input].map(|met| self.fault(run, met, layer));
         for first in (0..run.n).step_by(rows_max) {
             let n = rows_max.min(run.n - first);
-            let standing = run.places.standing.behind(first);
-            let work = self.buffers.work.part(0, (part_bytes * parts * n) as u64);
-            let attention = Attention { heads, scale: a.scale, work, parts, n };
-            let queries = queries.behind(first);
-            let outputs = outputs.behind(first);
-            if by_tiles {
-                let kernel = self.tile_kernel(heads, pool.heads, parts * n);
-                launch::attend_tile(s, kernel, queries, &standing, pool, &attention)?;
-                let images = self.images(a.images).behind(first, width);
-                let to = (a.floats.then_some(outputs), images);
-                let kernel = &self.kernels.merge_images;
-                launch::merge_images(s, kernel, &standing, pool, &attention, to, fault)?;
-            } else {
-                let kernel = &self.kernels.attend_span;
-                launch::attend_span(s, kernel, queries, &standing, pool, &attention)?;
-                launch::attend_merge(s, &self.kernels.attend_merge, &standing, pool, &attention, outputs)?;
-            }
-        }
-        if !by_tiles {
-            for kind in a.images.kinds() {
-                self.row_op(
-                    &RowOp::Image { x: View::span(a.out.row, a.out.offset, width), kind },
-                    run,
-                    layer,
-                )?;
-            }
+            let work = self.buffers.work.part(0, (row_bytes * n) as u64);
+            let attention = Attention { heads: a.q.count, scale: a.scale, work, parts, n };
+            let kernel = self.kernels.tiles.kernel(pool, a.q.count, parts * n);
+            let rows = (first, run.n);
+            launch::attend_tile(s, kernel, &placed, standing, pool, &attention, rows, appended)?;
+            let images = self.images(a.images).behind(first, a.out.len());
+            let to = (a.floats.then_some(self.dense(a.out).behind(first)), images);
+            let merge = &self.kernels.merge_images;
+            launch::merge_images(s, merge, &standing.behind(first), pool, &attention, to, made)?;
         }
         Ok(())
+    }
+
+    /// Of a chunk, or of heads that tiles do not take.
+    fn attend(&self, a: &Attend, run: &Run<'_>, layer: usize) -> Queued {
+        let (s, pool) = (&self.stream, &self.pools[a.state]);
+        let (queries, outputs, heads) = (self.dense(a.q), self.dense(a.out), a.q.count);
+        let of_chunk = self.kernels.prompt_attention.of(pool, heads).filter(|_| !run.is_window());
+        if let Some(kernel) = of_chunk {
+            let chunk = Chunk { q: queries, heads, scale: a.scale, out: outputs, work: self.buffers.work };
+            kernel.attend(s, &run.batch.rows, &run.places.standing, pool, &chunk)?;
+        } else {
+            let parts = run.places.spans;
+            let (rows_max, row_bytes) = self.work_rows(a, parts);
+            for first in (0..run.n).step_by(rows_max) {
+                let n = rows_max.min(run.n - first);
+                let standing = run.places.standing.behind(first);
+                let work = self.buffers.work.part(0, (row_bytes * n) as u64);
+                let attention = Attention { heads, scale: a.scale, work, parts, n };
+                let (kernel, merge) = (&self.kernels.attend_span, &self.kernels.attend_merge);
+                launch::attend_span(s, kernel, queries.behind(first), &standing, pool, &attention)?;
+                launch::attend_merge(s, merge, &standing, pool, &attention, outputs.behind(first))?;
+            }
+        }
+        let x = View::span(a.out.row, a.out.offset, a.out.len());
+        a.images.kinds().try_for_each(|kind| self.row_op(&RowOp::Image { x, kind }, run, layer))
     }
 
     /// Whom a mixture's product asks.
@@ -352,13 +348,6 @@ impl CudaExec {
             used: self.program.choices[m.choice.0].used,
             per_pair,
         }
-    }
-
-    /// The kernel for tiles, and the heads that a block of it takes: few where blocks are few.
-    fn tile_kernel(&self, heads: usize, kv_heads: usize, tiles: usize) -> (&Kernel, usize) {
-        let [two, eight] = &self.kernels.attend_tile;
-        let wide_blocks = tiles * kv_heads * (heads / kv_heads).div_ceil(8);
-        if wide_blocks >= WIDE_BLOCKS_MIN && heads > 2 * kv_heads { (eight, 8) } else { (two, 2) }
     }
 
     fn experts(&self, m: &Mixture, run: &Run<'_>, layer: usize) -> Queued {

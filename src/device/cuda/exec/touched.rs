@@ -74,6 +74,10 @@ impl Launch {
             Launch::Append { k, v, .. } => t.reads.extend([*k, *v]),
             Launch::Attend(a) => {
                 t.reads.push(a.q);
+                if let Some(h) = &a.heads {
+                    t.reads.extend([h.k, h.v]);
+                    t.writes.extend([h.q, h.k]);
+                }
                 t.writes.push(a.out);
                 t.images_made.extend(a.images.kinds().map(|kind| (kind, a.out)));
             }
