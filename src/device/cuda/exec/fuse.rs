@@ -744,7 +744,7 @@ mod tests {
     #[test]
     fn heads_that_are_read_behind_attention_have_a_launch_of_their_own() {
         let mut p = llama();
-        let ropes = p.layers[0].ops.iter().filter_map(|op| match op {
+        let mut ropes = p.layers[0].ops.iter().filter_map(|op| match op {
             Op::Rope { x, .. } => Some(*x),
             _ => None,
         });
