@@ -46,7 +46,7 @@ struct Window {
 
 // Blocks that a multiprocessor's registers hold without a spill: by lanes, for so many activation rows; by tiles,
 // many or few. The decoder of Q4_K needs the fewest registers, those of Q5_K and Q6_K the most.
-template <i32 COUNT> constexpr i32 LANE_BLOCKS = COUNT <= 2 ? 5 : 3;
+template <i32 COUNT> constexpr i32 LANE_BLOCKS = (COUNT == 1 ? 5 : COUNT == 2 ? 4 : 3) - (MORE_REGISTERS ? 1 : 0);
 struct Q4_K;
 struct Q5_K;
 struct Q6_K;
