@@ -1,7 +1,8 @@
 //! The driver's library as tables of functions: CUDA's, or HIP's, which mirrors it call by call.
 //!
-//! What both have with the same arguments stands in [`calls!`] once, with the two names; what differs is a table of each
-//! vendor (`cuda/driver/own.rs`, `hip/driver.rs`) behind [`Own`], and nothing above this folder sees which it is.
+//! What both have with the same arguments stands in `calls!` once, with the two names; what differs is a table of each
+//! vendor (`cuda/driver/own.rs`, `hip/driver.rs`) behind [`Own`], and nothing outside `cuda/driver.rs` and its folder calls
+//! either.
 //! Invariants: a library is opened once and never closed, for it runs threads of its own; a call that fails knows its name
 //! and status. Does not know: handles' lifetimes, devices. Source: cuda.h of CUDA 12; hip_runtime_api.h of ROCm 6 and 7.
 
