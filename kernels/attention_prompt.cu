@@ -1,6 +1,6 @@
 // attention_prompt.cu: attention of the rows of a chunk over f16 and q8_0 pages, on tensor cores.
 //
-// shapes   q [n] rows of q_heads * key_width f32; pages and pool as in attention.cu; key_width and value_width are
+// shapes   q [n] rows of q_heads * key_width f32; pages and pool as in append.cu; key_width and value_width are
 //          multiples of 8 (q8_0: 32) and at most the width in the kernel's name; out [n] rows of q_heads * value_width
 //          f32; work: nothing, or value_width + 2 floats for each row, head and span: max, sum, acc; the pool begins at a
 //          multiple of 16
@@ -13,6 +13,8 @@
 //          depend on its q, its keys and its values alone: not on its tile, slot or block
 // moves    each key and value up to the tile's last position once for SLOTS slots
 // twin     src/device/cpu/plain/attention.rs within 2e-3 relative L2 a row and head (kernels/emu/parity.py)
+#include "attention/parts.cuh"
+#include "device/copies.cuh"
 #include "device/functions.cuh"
 #include "device/mma_f16.cuh"
 #include "device/pages.cuh"
@@ -182,21 +184,21 @@ template <i32 W, i32 KEYS> DEVICE void copy_tile(u16* tile, const u8* rows, i32 
     if (present >= KEYS && row_bytes == 2 * W) {
 #pragma unroll
         for (i32 i = 0; i < EACH; i++) {
-            copy_ahead(tile + piece_at<W>(row + i * STEP, piece), from + i * STEP * 2 * W, true);
+            start_copy((u8*) (tile + piece_at<W>(row + i * STEP, piece)), from + i * STEP * 2 * W, 16);
         }
     } else {
 #pragma unroll
         for (i32 i = 0; i < EACH; i++) {
             const bool is_there = row + i * STEP < present && 2 * PIECE * piece < row_bytes;
             const u8* here = is_there ? from + i * STEP * row_bytes : rows;
-            copy_ahead(tile + piece_at<W>(row + i * STEP, piece), here, is_there);
+            start_copy((u8*) (tile + piece_at<W>(row + i * STEP, piece)), here, is_there ? 16 : 0);
         }
     }
 }
 
 // Starts copying rows as they are stored, side by side.
 DEVICE void copy_stored(u8* to, const u8* rows, i32 bytes) {
-    for (i32 at = 16 * (i32) threadIdx.x; at < bytes; at += 16 * PROMPT_BLOCK) copy_ahead(to + at, rows + at, true);
+    for (i32 at = 16 * (i32) threadIdx.x; at < bytes; at += 16 * PROMPT_BLOCK) start_copy(to + at, rows + at, 16);
 }
 
 // Turns stored q8_0 rows into a tile: of codes, whose scales go to scales[block][key], or of values, rounded.
@@ -380,6 +382,7 @@ struct SpanMerge {
         : max(fmaxf(left_max, right_max)), left(exp2_near(left_max - max)), right(exp2_near(right_max - max)) {}
 
     DEVICE f32 join(f32 left_value, f32 right_value) const { return fmaf(right_value, right, left_value * left); }
+    DEVICE static f32 share(f32 acc, f32 sum) { return acc * (1.0f / sum); }
 };
 
 // The first of the lane's slots.
@@ -472,7 +475,8 @@ template <class Shape, i32 W> DEVICE void fetch_tile(const PromptRoom<Shape>& ro
 // Waits for a tile.
 template <class Shape, i32 W> DEVICE void take_tile(const PromptCall& call, const PromptRoom<Shape>& room, i32 tile) {
     constexpr i32 KEYS = Shape::KEYS;
-    copies_done();
+    close_copies();
+    wait_copies<0>();
     __syncthreads();  // all copies are there, and nobody reads the tile before
     if (!Shape::CODES) return;
     const i32 present = room.run->last + 1 - tile * KEYS;
@@ -629,26 +633,6 @@ ATTEND_PROMPT(attend_prompt_128_q8_0, StoredQ8, 128)
 extern "C" __global__ void __launch_bounds__(PROMPT_MERGE_BLOCK)
 attend_prompt_merge(const f32* work, i32 spans_max, const u32* positions, f32* out, i32 out_stride, i32 q_heads,
                     i32 value_width, i32 n) {
-    wait_for_previous();
-    let_next_start();
-    const i32 head = (i32) blockIdx.x;
-    const i64 row = (i64) blockIdx.y;
-    if (row >= n) return;
-    const i32 spans = (i32) positions[row] / PROMPT_SPAN + 1;
-    const i64 span_floats = value_width + 2;
-    work += (row * q_heads + head) * spans_max * span_floats;
-    out += row * out_stride + (i64) head * value_width;
-    for (i32 d = (i32) threadIdx.x; d < value_width; d += PROMPT_MERGE_BLOCK) {
-        f32 max = work[0];
-        f32 sum = work[1];
-        f32 acc = work[2 + d];
-        for (i32 span = 1; span < spans; span++) {
-            const f32* right = work + span * span_floats;
-            const SpanMerge merge(max, right[0]);
-            max = merge.max;
-            sum = merge.join(sum, right[1]);
-            acc = merge.join(acc, right[2 + d]);
-        }
-        out[d] = acc * (1.0f / sum);
-    }
+    merge_spans<SpanMerge, PROMPT_SPAN, PROMPT_MERGE_BLOCK>(work, spans_max, positions, out, out_stride, q_heads, value_width,
+                                                            n);
 }

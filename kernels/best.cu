@@ -29,8 +29,8 @@ DEVICE u64 warp_largest_key(u64 key) {
     return (u64) high << 32 | low;
 }
 
-// The `count` largest keys of a block's, of which each thread has some, in falling order.
-DEVICE void write_best(const u64 (&mine)[BEST_EACH], u64* best, i32 count) {
+// The `count` largest keys of a block's, of which each thread has some, in falling order; all but the first `here` are 0.
+DEVICE void write_best(const u64 (&mine)[BEST_EACH], i32 here, u64* best, i32 count) {
     __shared__ u64 sorted[BEST_PIECE];
     const i32 thread = (i32) threadIdx.x;
     if (count == 1) {
@@ -47,15 +47,22 @@ DEVICE void write_best(const u64 (&mine)[BEST_EACH], u64* best, i32 count) {
     }
 #pragma unroll
     for (i32 k = 0; k < BEST_EACH; k++) sorted[thread + k * BEST_BLOCK] = mine[k];
-    // A bitonic sort: runs of `size` keys fall and rise in turn, until one run falls.
+    __syncthreads();
+    // A bitonic sort: runs of `size` keys fall and rise in turn, until one run falls. The pairs of a warp lie in 64
+    // neighbouring keys, so that near ones wait for the warp alone.
 #pragma unroll 1
-    for (i32 size = 2; size <= BEST_PIECE; size *= 2) {
+    for (i32 size = 2; size < 2 * here; size *= 2) {
 #pragma unroll 1
         for (i32 half = size / 2; half > 0; half /= 2) {
-            __syncthreads();
+            if (half >= WARP) {
+                __syncthreads();
+            } else {
+                warp_barrier();
+            }
 #pragma unroll
             for (i32 k = 0; k < BEST_EACH / 2; k++) {
                 const i32 pair = thread + k * BEST_BLOCK;
+                if (pair >= here) break;
                 const i32 first = 2 * pair - (pair & (half - 1));
                 const u64 one = sorted[first];
                 const u64 other = sorted[first + half];
@@ -84,7 +91,8 @@ best_of_logits(const f32* logits, i32 stride, i32 values, u64* best, i32 count, 
         const i32 id = (i32) blockIdx.x * BEST_PIECE + (i32) threadIdx.x + k * BEST_BLOCK;
         mine[k] = id < values ? token_key(logits[row * stride + id], (u32) id) : 0;
     }
-    write_best(mine, best + (row * gridDim.x + blockIdx.x) * count, count);
+    const i32 here = values - (i32) blockIdx.x * BEST_PIECE;
+    write_best(mine, here < BEST_PIECE ? here : BEST_PIECE, best + (row * gridDim.x + blockIdx.x) * count, count);
 }
 
 // Of the keys that pieces gave: `values` a row.
@@ -100,5 +108,6 @@ best_of_keys(const u64* keys, i32 values, u64* best, i32 count, i32 n) {
         const i32 i = (i32) blockIdx.x * BEST_PIECE + (i32) threadIdx.x + k * BEST_BLOCK;
         mine[k] = i < values ? keys[row * values + i] : 0;
     }
-    write_best(mine, best + (row * gridDim.x + blockIdx.x) * count, count);
+    const i32 here = values - (i32) blockIdx.x * BEST_PIECE;
+    write_best(mine, here < BEST_PIECE ? here : BEST_PIECE, best + (row * gridDim.x + blockIdx.x) * count, count);
 }

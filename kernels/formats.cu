@@ -2,20 +2,22 @@
 //
 // shapes   w [rows][row bytes] in file order, its address a multiple of 16; codes [n][cols] i8 at a multiple of 16, scales
 //          [n][cols / 32] (A32) or [n][cols / 256] (A256); x, out [n][stride] f32; cols whole blocks (any for plain types)
-// launch   embed: grid (n), block 256. Windows, products with images: block 256, grid (tiles of 16 rows of all matrices, or
-//          groups of 2, 4 or 8 of them, n / 2 rounded up; window_wide: n / 8; of experts or with images of the block's own
-//          making: n, their number). Float products: grid (rows / warps, n / 8) rounded up, a warp a weight row; experts:
-//          grid (rows / 4, pairs), block 128, one activation row a pair
+// launch   embed: grid (n), block 256. Windows, products with images: grid (blocks of all matrices, n / activation rows of
+//          the kernel rounded up; with images of the block's own making: n; of experts: their number a row, rows). By
+//          lanes: block 128, a block 8 rows of a matrix or some times as many, dynamic shared memory for weights, images and
+//          values. By tiles: block 256, a block 16 rows of a matrix or 2, 4, 8 times as many. Float products: grid (rows /
+//          warps, n / 8) rounded up, a warp a weight row; experts: grid (rows / 4, pairs), block 128, one activation row a pair
 // order    images: docs/numerics.md, Dot product with a quantised row: integers in any order, float steps of a group in
 //          rising order, the chain of groups; floats: lanes(32). Then scale, then bias, then the product of gate and up,
 //          then what is added. A result depends on its two rows alone, not on n, grid or card
-// moves    a weight row once for 8 activation rows (narrow: 2; experts: 1), whose images come from L2
+// moves    a weight row once for as many activation rows as the kernel takes (experts: 1), whose images come from L2
 // twin     device/cpu/plain/product.rs, equal bit for bit (oracle/dots.json)
 #include "device/functions.cuh"
 #include "device/image.cuh"
 #include "device/types.h"
 #include "device/vendor.h"
 #include "formats/chosen.cuh"
+#include "formats/lanes.cuh"
 #include "formats/part.cuh"
 #include "formats/tile.cuh"
 
@@ -25,7 +27,7 @@ constexpr i32 WARPS = 4;                             // of a block of threads; e
 constexpr i32 SHARED_ROWS = 8;                       // activation rows that share a decoded weight row
 constexpr i32 WINDOW_WARPS = 8;                      // of a block that multiplies with images
 constexpr i32 SLOTS_BYTES = 40 * 1024;               // of such a block: two are on a multiprocessor of 100 KiB
-constexpr i32 OWN_COLS = 4096;                       // of a row whose image a block makes itself
+constexpr i32 LANE_WARPS = 4;                        // of a block that multiplies by lanes
 
 // ---- products with images
 
@@ -42,16 +44,17 @@ struct Window {
     f32 result[2][WINDOW_WARPS * WARP];
 };
 
-// Blocks that a multiprocessor's registers hold without a spill, of the narrow kernel and of the wide one. The decoder of
-// Q4_K needs the fewest registers, those of Q5_K and Q6_K the most.
+// Blocks that a multiprocessor's registers hold without a spill: by lanes, for so many activation rows; by tiles,
+// many or few. The decoder of Q4_K needs the fewest registers, those of Q5_K and Q6_K the most.
+template <i32 COUNT> constexpr i32 LANE_BLOCKS = COUNT <= 2 ? 5 : 3;
 struct Q4_K;
 struct Q5_K;
 struct Q6_K;
+template <class F> constexpr i32 WIDE_BLOCKS = 2;
+template <> constexpr i32 WIDE_BLOCKS<Q5_K> = MORE_REGISTERS ? 1 : 2;
 template <class F> constexpr i32 NARROW_BLOCKS = 2;
 template <> constexpr i32 NARROW_BLOCKS<Q4_K> = MORE_REGISTERS ? 2 : 3;
 template <> constexpr i32 NARROW_BLOCKS<Q6_K> = MORE_REGISTERS ? 1 : 2;
-template <class F> constexpr i32 WIDE_BLOCKS = 2;
-template <> constexpr i32 WIDE_BLOCKS<Q5_K> = MORE_REGISTERS ? 1 : 2;
 
 // The work of one block: 1 << tiles_log tiles of one matrix or, where `two` is 1, of two.
 template <class F, i32 SETS>
@@ -143,6 +146,7 @@ struct Values {
         constexpr i32 BLOCK_PARTS = F::VALUES / PART_VALUES;
         Part part;
         F::decode(row + (i64) (part_number / BLOCK_PARTS) * F::BYTES, part_number % BLOCK_PARTS, part);
+        remove_bias<F>(part);
 #pragma unroll
         for (i32 i = 0; i < PART_WORDS; i++) code[lane][i] = part.code[i];
 #pragma unroll
@@ -349,14 +353,23 @@ struct Target {
     i32 out_stride, rows;
     const f32* scale;
     const f32* bias;
+    i32 first_block;  // of the grid
 };
 
-// Whose matrices: those of the expert ids[pair], for pairs of an input row and one of its `used` experts. Bit k of
+// Whose matrices: those of the expert ids[pair], for pairs of an input row (grid.z) and one of its experts (grid.y). Bit k of
 // `scales`: target k has a scale an expert.
 struct Chosen {
     const u32* ids;
     i64 expert_bytes;
-    i32 used, scales;
+    i32 scales;
+    // Whether the launch before has waited for what wrote the ids before it let this one begin.
+    i32 settled;
+};
+
+// Rows that results are added to.
+struct Added {
+    const f32* at;
+    i32 stride;
 };
 
 // Rows of floats of which a block makes the images itself.
@@ -367,117 +380,163 @@ struct Floats {
     u32 fault_id;
 };
 
-// The image of a row of floats in shared memory, by all threads of a block; a thread takes 8 values.
+// What a block of threads makes: rows of a target, or of the first two where they are paired, for activation rows.
+struct Task {
+    i32 which, first_row, rows;  // rows that the target has from the first on
+    i32 first, count;            // activation rows, of which the results' rows are those of the same number
+    Images in;                   // theirs
+    const f32* floats;           // or, where the block makes the image, its row
+    u32 expert;
+    const u8* at[2];             // the first row in the target, and in the second
+};
+
+DEVICE Target chosen_target(const Target (&targets)[3], i32 which) {
+    return which == 0 ? targets[0] : which == 1 ? targets[1] : targets[2];
+}
+
+// The task of this block of `block_rows` weight rows and, where these are not a pair's or the image of one row of floats,
+// up to `each` activation rows. The next kernel may begin once this one has seen the ids of its experts.
 template <class F>
-struct RowImage {
-    alignas(16) i8 code[OWN_COLS];
-    f32 scale[OWN_COLS / image_values<F>()];
-
-    DEVICE void make(const f32* x, i32 cols, u32* fault, u32 fault_id) {
-        constexpr i32 EACH = 8, LANES = image_values<F>() / EACH;
-        const i32 whole_warps = (cols + WARP * EACH - 1) / (WARP * EACH) * (WARP * EACH);
-#pragma unroll 1
-        for (i32 first = (i32) threadIdx.x * EACH; first < whole_warps; first += WINDOW_WARPS * WARP * EACH) {
-            const bool wanted = first < cols;
-            f32 value[EACH];
-            u32 largest = 0;
-#pragma unroll
-            for (i32 i = 0; i < EACH; i++) value[i] = wanted ? x[first + i] : 0.0f;
-#pragma unroll
-            for (i32 i = 0; i < EACH; i++) {
-                const u32 here = magnitude(value[i]);
-                largest = here > largest ? here : largest;
-            }
-#pragma unroll
-            for (i32 bit = LANES / 2; bit > 0; bit /= 2) {
-                const u32 other = shuffle_xor(largest, bit);
-                largest = other > largest ? other : largest;
-            }
-            if (!wanted) continue;
-            if (!is_finite(largest)) report_fault(fault, fault_id);
-            const ImageScale scaled = image_scale(largest);
-            Words2 word = {};
-#pragma unroll
-            for (i32 i = 0; i < EACH; i++) word.word[i / 4] |= (u32) (image_code(value[i], scaled) & 255) << (8 * (i % 4));
-            *(Words2*) (code + first) = word;
-            if (first % image_values<F>() == 0) scale[first / image_values<F>()] = scaled.scale;
-        }
-        __syncthreads();
+DEVICE Task task_of(const Target (&targets)[3], i32 block_rows, i32 each, const Images& in, i32 n,
+                    const Chosen& chosen, const Floats& floats) {
+    Task task;
+    const i32 number = (i32) blockIdx.x;
+    const bool in_second = number >= targets[1].first_block, in_third = number >= targets[2].first_block;
+    task.which = in_third ? 2 : in_second ? 1 : 0;
+    const Target own = chosen_target(targets, task.which);
+    task.expert = 0;
+    i64 behind = 0;
+    i32 input = (i32) blockIdx.y;
+    if (chosen.ids) {
+        input = (i32) blockIdx.z;
+        task.first = input * (i32) gridDim.y + (i32) blockIdx.y;
+        task.count = 1;
+        if (!chosen.settled) wait_for_previous();
+        task.expert = load_fresh(chosen.ids + task.first);
+        behind = task.expert * chosen.expert_bytes;
+    } else {
+        const i32 most = floats.at ? 1 : each;
+        input *= most;
+        task.first = input;
+        task.count = n - input < most ? n - input : most;
     }
-};
-template <>
-struct RowImage<void> {};
+    let_next_start();
+    task.first_row = (number - own.first_block) * block_rows;
+    task.rows = own.rows - task.first_row;
+    behind += task.first_row * BlockRow<F>::bytes(in.cols);
+    task.at[0] = own.w + behind;
+    task.at[1] = targets[1].w + behind;
+    task.in = Images{in.codes + (i64) input * in.cols, in.scales + (i64) input * (in.cols / image_values<F>()), in.cols, task.count};
+    task.floats = floats.at ? floats.at + (i64) input * floats.stride : nullptr;
+    return task;
+}
 
-template <bool FIRST, class A, class B>
-struct Either {
-    typedef A Type;
-};
-template <class A, class B>
-struct Either<false, A, B> {
-    typedef B Type;
-};
+// Before activations are read.
+DEVICE void wait_for_activations(const Chosen& chosen) {
+    if (!chosen.ids || chosen.settled) wait_for_previous();
+}
 
-// Up to three matrices with one input; `paired`: the first two make one row, silu of the first times the second. A block
-// makes 1 << tiles_log tiles of a matrix, more than one only in the narrow kernel.
+// Writes the result of row `row` of the task and activation row `of`: `sums(k)` is the chain in matrix k.
+template <class S>
+DEVICE void put_result(const Target (&targets)[3], const Task& task, i32 paired, i32 row, i32 of, const S& sums,
+                       const Added& add, const Chosen& chosen) {
+    // The compiler does not see that this is the same target, and keeps nothing of it meanwhile.
+    const Target to = chosen_target(targets, hidden(task.which));
+    const i32 at = task.first_row + row, result_row = task.first + of;
+    const auto scale = [&](i32 k, const f32* s) { return s && chosen.scales >> k & 1 ? s + task.expert : s; };
+    f32 y = finish(sums(0), scale(task.which, to.scale), to.bias ? to.bias + at : nullptr);
+    if (paired) y = silu_f32(y) * finish(sums(1), scale(1, targets[1].scale), targets[1].bias ? targets[1].bias + at : nullptr);
+    if (add.at) y = add.at[(i64) result_row * add.stride + at] + y;
+    to.out[(i64) result_row * to.out_stride + at] = y;
+}
+
+// Up to three matrices with one input; `paired`: the first two make one row, silu of the first times the second. By tiles:
+// a block makes 1 << tiles_log tiles of a matrix.
 template <class F, i32 SETS>
-DEVICE void window(const Target (&targets)[3], i32 paired, i32 tiles_log, Images in, i32 n, const f32* add, i32 add_stride,
-                   const Chosen& chosen, const Floats& floats) {
-    constexpr bool OWN_IMAGES = SETS == 1;
+DEVICE void window_tiles(const Target (&targets)[3], i32 paired, i32 tiles_log, i32, const Images& in, i32 n, const Added& add,
+                         const Chosen& chosen, const Floats&) {
     constexpr i32 OUTPUTS = 2 * SETS * TILE_ROWS;
     __shared__ Window<F, SETS> shared;
-    __shared__ RowImage<typename Either<OWN_IMAGES, F, void>::Type> image;
-    let_next_start();
-    const i32 block_rows = TILE_ROWS << tiles_log;
-    i32 number = (i32) blockIdx.x, which = 0;
-    if (!paired) {
-#pragma unroll
-        for (i32 k = 0; k < 2; k++) {
-            const i32 blocks = (targets[k].rows + block_rows - 1) / block_rows;
-            if (which == k && number >= blocks) {
-                number -= blocks;
-                which = k + 1;
-            }
-        }
-    }
-    const auto chosen_target = [&](i32 k) { return k == 0 ? targets[0] : k == 1 ? targets[1] : targets[2]; };
-    // A pair has its own weights, and an image that the block makes is that of one row.
-    const i32 each = chosen.ids || floats.at ? 1 : 2 * SETS, first = (i32) blockIdx.y * each, left = n - first;
-    in.count = left < each ? left : each;
-    i64 input = first, behind = 0;
-    u32 expert = 0;
-    if (chosen.ids) {
-        wait_for_previous();
-        input = first / chosen.used;
-        expert = chosen.ids[first];
-        behind = expert * chosen.expert_bytes;
-    }
-    in.codes += input * in.cols;
-    in.scales += input * (in.cols / image_values<F>());
-    const i32 first_row = number * block_rows, row_bytes = (i32) BlockRow<F>::bytes(in.cols);
-    behind += (i64) first_row * row_bytes;
-    const Tiles<F, SETS> tiles{shared, chosen_target(which).w + behind, targets[1].w + behind, row_bytes,
-                               chosen_target(which).rows - first_row,
+    const Task task = task_of<F>(targets, TILE_ROWS << tiles_log, 2 * SETS, in, n, chosen, Floats{});
+    const Tiles<F, SETS> tiles{shared, task.at[0], task.at[1], (i32) BlockRow<F>::bytes(in.cols), task.rows,
                                (in.cols + GROUP_VALUES - 1) / GROUP_VALUES, paired, tiles_log};
     tiles.start();
-    if (!chosen.ids) wait_for_previous();
-    if constexpr (OWN_IMAGES) {
-        if (floats.at) {
-            image.make(floats.at + input * floats.stride, in.cols, floats.fault, floats.fault_id);
-            in.codes = image.code;
-            in.scales = image.scale;
-        }
-    }
-    tiles.run(in);
-    // The compiler does not see that this is the same target, and keeps nothing of it meanwhile.
-    const Target to = chosen_target(shuffle(which, 0));
+    wait_for_activations(chosen);
+    tiles.run(task.in);
     const i32 thread = (i32) threadIdx.x, of = thread % OUTPUTS / TILE_ROWS;
-    const i32 row = first_row + thread / OUTPUTS * TILE_ROWS + thread % TILE_ROWS;
-    if (of >= in.count || row >= to.rows || thread >= OUTPUTS << tiles_log) return;
-    const auto scale = [&](i32 k, const f32* s) { return s && chosen.scales >> k & 1 ? s + expert : s; };
-    f32 y = finish(shared.result[0][thread], scale(which, to.scale), to.bias ? to.bias + row : to.bias);
-    if (paired) y = silu_f32(y) * finish(shared.result[1][thread], scale(1, targets[1].scale), targets[1].bias ? targets[1].bias + row : nullptr);
-    if (add) y = add[(i64) (first + of) * add_stride + row] + y;
-    to.out[(i64) (first + of) * to.out_stride + row] = y;
+    const i32 row = thread / OUTPUTS * TILE_ROWS + thread % TILE_ROWS;
+    if (of >= task.count || row >= task.rows || thread >= OUTPUTS << tiles_log) return;
+    put_result(targets, task, paired, row, of, [&](i32 k) { return shared.result[k][thread]; }, add, chosen);
+}
+
+// The same by lanes, for up to COUNT activation rows: a block makes `eights` times 8 rows of a matrix; its warps copy
+// `far` items ahead, 1 or 2.
+template <class F, i32 COUNT>
+DEVICE void window_lanes(const Target (&targets)[3], i32 paired, i32 eights, i32 far, const Images& in, i32 n, const Added& add,
+                         const Chosen& chosen, const Floats& floats) {
+    constexpr i32 THREADS = LANE_WARPS * WARP, STEP = LANE_WARPS * ITEM_CELLS;
+    DYNAMIC_SHARED(u8, memory);
+    const i32 thread = (i32) threadIdx.x, lane = thread % WARP, warp = thread / WARP;
+    const i32 block_rows = eights * CELL_ROWS, groups = (in.cols + GROUP_VALUES - 1) / GROUP_VALUES;
+    Bank<F>* const banks = (Bank<F>*) memory + warp * far;
+    const Task task = task_of<F>(targets, block_rows, COUNT, in, n, chosen, floats);
+    const i32 rows = task.rows < block_rows ? task.rows : block_rows;
+    const Lines lines{task.at[0], task.at[1], (i32) BlockRow<F>::bytes(in.cols), rows, groups, paired,
+                      (rows + CELL_ROWS - 1) / CELL_ROWS << paired};
+    Spot ahead(lines, warp * ITEM_CELLS + lane / CELL_ROWS), here = ahead;
+#pragma unroll 1
+    for (i32 k = 0; k < far; k++) {
+        bring(banks[k], lines, ahead);
+        ahead.advance(lines, STEP);
+    }
+    wait_for_activations(chosen);
+    const NearImages<F, COUNT> images(memory + LANE_WARPS * far * (i32) sizeof(Bank<F>), in.cols);
+    if (task.floats) {
+        images.template make<THREADS>(task.floats, in.cols, floats.fault, floats.fault_id);
+    } else {
+        images.template copy<THREADS>(task.in);
+    }
+    __syncthreads();
+    // [activation row][line][group][8]; an odd number of groups keeps lines in different banks.
+    f32* const values = (f32*) images.end();
+    const i32 line_values = (groups | 1) * CELL_ROWS, row_values = (eights << paired) * line_values;
+    const i32 items = (lines.count * groups + ITEM_CELLS - 1) / ITEM_CELLS;
+#pragma unroll 1
+    for (i32 item = warp; item < items; item += LANE_WARPS) {
+        Bank<F>& bank = banks[far > 1 ? item / LANE_WARPS & 1 : 0];
+        if (far > 1) {
+            wait_copies<1>();
+        } else {
+            wait_copies<0>();
+        }
+        warp_barrier();
+        const i32 skip = F::ALIGN == 16 ? 0 : (i32) ((u32) (u64) here.at<F>(lines) & 15);
+        f32 g[COUNT];
+        images.values(Near{bank.byte + lane * Slot<F>::STRIDE + skip}, here.group, g);
+        if (here.line < lines.count) {
+            f32* const to = values + here.line * line_values + here.group * CELL_ROWS + lane % CELL_ROWS;
+#pragma unroll
+            for (i32 r = 0; r < COUNT; r++) to[r * row_values] = g[r];
+        }
+        here.advance(lines, STEP);
+        warp_barrier();
+        bring(bank, lines, ahead);
+        ahead.advance(lines, STEP);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (i32 k = thread; k < rows * task.count; k += THREADS) {
+        const i32 of = COUNT > 1 ? k / rows : 0, row = k - of * rows;
+        const auto chain = [&](i32 matrix) {
+            const i32 line = (row / CELL_ROWS << paired) + matrix;
+            const f32* const own = values + of * row_values + line * line_values + row % CELL_ROWS;
+            f32 result = 0.0f;
+#pragma unroll 8
+            for (i32 group = 0; group < groups; group++) result = result + own[group * CELL_ROWS];
+            return result;
+        };
+        put_result(targets, task, paired, row, of, chain, add, chosen);
+    }
 }
 
 template <class R>
@@ -542,18 +601,20 @@ DEVICE void expert_product_float(const u8* w, i64 expert_bytes, const u32* ids, 
                                 scale_per_expert);                                                                       \
     }
 
-#define WINDOW_KERNEL(NAME, F, SETS, BLOCKS)                                                                             \
-    extern "C" __global__ void __launch_bounds__(WINDOW_WARPS* WARP, BLOCKS)                                             \
+#define WINDOW_KERNEL(NAME, THREADS, BLOCKS, BODY, ...)                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                        \
     NAME(const u8* w0, const u8* w1, const u8* w2, f32* out0, f32* out1, f32* out2, i32 stride0, i32 stride1, i32 stride2, \
          i32 rows0, i32 rows1, i32 rows2, const f32* scale0, const f32* scale1, const f32* scale2, const f32* bias0,     \
-         const f32* bias1, const f32* bias2, i32 paired, i32 tiles_log, const i8* codes, const f32* scales, i32 cols, i32 n, \
-         const f32* add, i32 add_stride, const u32* ids, i64 expert_bytes, i32 used, i32 scales_per_expert, const f32* x, \
-         i32 x_stride, u32* fault, u32 fault_id) {                                                                       \
-        const Target targets[3] = {{w0, out0, stride0, rows0, scale0, bias0},                                            \
-                                   {w1, out1, stride1, rows1, scale1, bias1},                                            \
-                                   {w2, out2, stride2, rows2, scale2, bias2}};                                           \
-        window<F, SETS>(targets, paired, tiles_log, Images{codes, scales, cols, 0}, n, add, add_stride,                  \
-                        Chosen{ids, expert_bytes, used, scales_per_expert}, Floats{x, x_stride, fault, fault_id});       \
+         const f32* bias1, const f32* bias2, i32 first1, i32 first2, i32 paired, i32 height, i32 far, const i8* codes,   \
+         const f32* scales, i32 cols, i32 n, const f32* add, i32 add_stride, const u32* ids, i64 expert_bytes,           \
+         i32 scales_per_expert, i32 settled,                                                                             \
+         const f32* x, i32 x_stride, u32* fault, u32 fault_id) {                                                         \
+        const Target targets[3] = {{w0, out0, stride0, rows0, scale0, bias0, 0},                                         \
+                                   {w1, out1, stride1, rows1, scale1, bias1, first1},                                    \
+                                   {w2, out2, stride2, rows2, scale2, bias2, first2}};                                  \
+        BODY<__VA_ARGS__>(targets, paired, height, far, Images{codes, scales, cols, 0}, n, Added{add, add_stride},       \
+                          Chosen{ids, expert_bytes, scales_per_expert, settled},                                         \
+                          Floats{x, x_stride, fault, fault_id});                                                         \
     }
 
 #define BLOCK_KERNELS(T, F)                                                                                              \
@@ -561,8 +622,11 @@ DEVICE void expert_product_float(const u8* w, i64 expert_bytes, const u32* ids, 
     embed_##T(const u8* table, const u32* tokens, f32* out, i32 out_stride, i32 cols, i32 n) {                           \
         embed_blocks<F>(table, tokens, out, out_stride, cols);                                                           \
     }                                                                                                                    \
-    WINDOW_KERNEL(window_##T, F, 1, NARROW_BLOCKS<F>)                                                                    \
-    WINDOW_KERNEL(window_wide_##T, F, 4, WIDE_BLOCKS<F>)                                                                 \
+    WINDOW_KERNEL(window_one_##T, LANE_WARPS* WARP, LANE_BLOCKS<1>, window_lanes, F, 1)                                  \
+    WINDOW_KERNEL(window_two_##T, LANE_WARPS* WARP, LANE_BLOCKS<2>, window_lanes, F, 2)                                  \
+    WINDOW_KERNEL(window_four_##T, LANE_WARPS* WARP, LANE_BLOCKS<4>, window_lanes, F, 4)                                 \
+    WINDOW_KERNEL(window_narrow_##T, WINDOW_WARPS* WARP, NARROW_BLOCKS<F>, window_tiles, F, 1)                           \
+    WINDOW_KERNEL(window_wide_##T, WINDOW_WARPS* WARP, WIDE_BLOCKS<F>, window_tiles, F, 4)                               \
     FLOAT_KERNELS(T, BlockRow<F>)
 
 #define PLAIN_KERNELS(T, F)                                                                                              \

@@ -46,6 +46,16 @@ constexpr i32 EIGHTS = TILE_COLUMNS / 8 / COLUMN_WARPS;
 template <class T>
 using Sums = T[FRAGMENTS][EIGHTS][4];
 
+template <class T>
+DEVICE void clear(Sums<T>& sums) {
+#pragma unroll
+    for (i32 f = 0; f < FRAGMENTS; f++)
+#pragma unroll
+        for (i32 j = 0; j < EIGHTS; j++)
+#pragma unroll
+            for (i32 k = 0; k < 4; k++) sums[f][j][k] = 0;
+}
+
 // Where piece `piece` of a row of codes lies among rows of STEP_PIECES: rows that lie in the same banks have their pieces
 // in another order.
 DEVICE i32 place_of(i32 row, i32 piece) { return row * STEP_PIECES + (piece ^ (row >> 1 & (STEP_PIECES - 1))); }
@@ -163,14 +173,7 @@ struct Super {
 
     Sums<i32> codes;
 
-    DEVICE void start_group() {
-#pragma unroll
-        for (i32 f = 0; f < FRAGMENTS; f++)
-#pragma unroll
-            for (i32 j = 0; j < EIGHTS; j++)
-#pragma unroll
-                for (i32 k = 0; k < 4; k++) codes[f][j][k] = 0;
-    }
+    DEVICE void start_group() { clear(codes); }
 
     static DEVICE void put_part(Shared& shared, const Part& part, i32 row, i32 number, i32 step) {
         const u32 pair = (u32) (part.scale[0] & 255) | (u32) (part.scale[1] & 255) << 8;
@@ -285,14 +288,7 @@ struct Steps {
 
     Sums<f32> group;
 
-    DEVICE void start_group() {
-#pragma unroll
-        for (i32 f = 0; f < FRAGMENTS; f++)
-#pragma unroll
-            for (i32 j = 0; j < EIGHTS; j++)
-#pragma unroll
-                for (i32 k = 0; k < 4; k++) group[f][j][k] = 0.0f;
-    }
+    DEVICE void start_group() { clear(group); }
 
     static DEVICE void put_part(Shared& shared, const Part& part, i32 row, i32 number, i32 step) {
 #pragma unroll
@@ -515,6 +511,7 @@ DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, con
             const u8* const block = (const u8*) memory->raw[my.row] + skip + number / BLOCK_PARTS * F::BYTES;
             Part part;
             F::decode(block, number % BLOCK_PARTS, part);
+            remove_bias<F>(part);
             memory->weights[step % 2].put_part(part, my.row, my.part);
             Arithmetic::put_part(memory->shared, part, my.row, my.part, step);
         }
@@ -528,12 +525,7 @@ DEVICE void product_tile(const u8* w, i64 expert_bytes, const Words4* tiles, con
     Arithmetic sums;
     Sums<f32> result;
     sums.start_group();
-#pragma unroll
-    for (i32 f = 0; f < FRAGMENTS; f++)
-#pragma unroll
-        for (i32 j = 0; j < EIGHTS; j++)
-#pragma unroll
-            for (i32 k = 0; k < 4; k++) result[f][j][k] = 0.0f;
+    clear(result);
     start_raw(0);
     start_piece(0, 0);
     start_piece(1, 1);
@@ -675,6 +667,9 @@ group_pairs(const u32* ids, i32 pairs, i32 experts, u32* order, Words4* tiles) {
 }
 
 // ---- the kernels, by name
+
+// Blocks whose shared memory a multiprocessor has.
+constexpr i32 TILE_BLOCKS = SHARED_BYTES_MAX > SUPER_BYTES ? 2 : 1;
 
 // Blocks that a multiprocessor's registers hold without a spill. Where half parts have float scales of their own, 128 a
 // thread are too few.

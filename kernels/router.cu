@@ -2,8 +2,9 @@
 //
 // shapes   x [n][x_stride] f32; router [experts][width] of a plain type; images as in rows.cu; logits [n][logits_stride];
 //          ids, weights [n][used]
-// launch   norm_router: grid (experts / 4 rounded up + 1, n), block 256, dynamic shared memory for a row; every block makes
-//          the norm, a warp a logit, the last block of a row what others read of the norm. route: grid (n), block 256
+// launch   norm_router: grid (experts / 8 rounded up + 1, n), block 256, dynamic shared memory for a row; every block makes
+//          the norm, a warp a logit, the last block of a row what others read of the norm. route: grid (n), block 32 for up
+//          to 256 experts, else 256
 // order    norm: lanes(256) for more than 256 values, else lanes(32); logits: lanes(32); softmax: lanes(32) for up to 256
 //          experts, else lanes(256); the divisor a chain in rank order. A row's bits depend on that row alone
 // moves    the router once a row, of which a warp has up to 64 values a lane at hand before its row is there
@@ -20,21 +21,32 @@ constexpr i32 EXPERTS_MAX = 1024;
 // Values of a row that a thread keeps, and of the router that a lane has at hand.
 constexpr i32 ROW_AHEAD = 8;
 constexpr i32 ROUTER_AHEAD = 64;
-// Rows of a router that a block multiplies: few, because its shared memory gives each of them the whole norm.
-constexpr i32 ROUTER_ROWS = 4;
 
-// What a choice keeps in shared memory.
-struct Choice {
-    alignas(16) f32 probability[EXPERTS_MAX];  // whole strides of 32 are written
-    f32 chosen[EXPERTS_MAX];
-    f32 part[LONG_LANES];
-    u32 warps[WARPS];
-};
+// Whether all logits are finite; if not, reports the fault, and the row takes experts 0 .. used - 1 with weight 0, so that
+// what follows stays inside its buffers.
+DEVICE bool are_finite(u32 largest, i32 used, u32* ids, f32* weights, u32* fault, u32 fault_id) {
+    if (is_finite(largest)) return true;
+    if (threadIdx.x == 0) report_fault(fault, fault_id);
+    for (i32 rank = (i32) threadIdx.x; rank < used; rank += (i32) blockDim.x) {
+        ids[rank] = (u32) rank;
+        weights[rank] = 0.0f;
+    }
+    return false;
+}
 
-// The probabilities of at most 32 * EACH experts; false where a logit is not finite. Every warp makes them all,
-// e = lane + 32 k in place k, and writes a share.
-template <i32 EACH> DEVICE bool make_probabilities(const f32* logits, i32 experts, Choice& choice) {
-    const i32 lane = (i32) threadIdx.x % SHORT_LANES, warp = (i32) threadIdx.x / SHORT_LANES;
+// Divides the probabilities of the chosen, in rank order in shared memory.
+DEVICE void write_weights(const f32* chosen, f32 divisor, i32 used, f32* weights) {
+    const f32 least = 0x1p-14f;
+    divisor = divisor > least ? divisor : least;
+    for (i32 rank = (i32) threadIdx.x; rank < used; rank += (i32) blockDim.x) weights[rank] = chosen[rank] / divisor;
+}
+
+// A warp chooses among at most 32 * EACH experts: e = lane + 32 k in place k. Expert after expert, it takes the best that is
+// left: of the highest probability, of these the lowest index. Probabilities are in the order of their bits.
+template <i32 EACH>
+DEVICE void choose_few(const f32* logits, i32 experts, i32 used, u32* ids, f32* weights, f32* chosen, u32* fault,
+                       u32 fault_id) {
+    const i32 lane = (i32) threadIdx.x;
     // Places without an expert repeat the last one, which changes no maximum.
     f32 mine[EACH];
 #pragma unroll
@@ -49,26 +61,57 @@ template <i32 EACH> DEVICE bool make_probabilities(const f32* logits, i32 expert
         max = mine[k] > max ? mine[k] : max;
         largest = magnitude(mine[k]) > largest ? magnitude(mine[k]) : largest;
     }
-    if (!is_finite(warp_largest(largest))) return false;
+    if (!are_finite(warp_largest(largest), used, ids, weights, fault, fault_id)) return;
     max = from_rising(warp_largest(rising(max)));
     // Experts that do not exist weigh 0, which changes no sum.
     f32 sum = 0.0f;
 #pragma unroll
     for (i32 k = 0; k < EACH; k++) {
-        mine[k] = lane + k * SHORT_LANES < experts ? exp_f32(mine[k] - max) : 0.0f;
+        const f32 e = exp_f32(mine[k] - max);
+        mine[k] = lane + k * SHORT_LANES < experts ? e : 0.0f;
         sum = sum + mine[k];
     }
     sum = warp_tree_all(sum);
+    // What is left: 1 + the bits of the probability, 0 for what is taken or does not exist.
+    u32 left[EACH];
 #pragma unroll
     for (i32 k = 0; k < EACH; k++) {
-        if (k % WARPS == warp) choice.probability[lane + k * SHORT_LANES] = mine[k] / sum;
+        const u32 bits = f32_bits(mine[k] / sum) + 1;
+        left[k] = lane + k * SHORT_LANES < experts ? bits : 0;
     }
-    return true;
+    f32 divisor = 0.0f;
+#pragma unroll 1
+    for (i32 rank = 0; rank < used; rank++) {
+        u32 best = left[0];
+#pragma unroll
+        for (i32 k = 1; k < EACH; k++) best = left[k] > best ? left[k] : best;
+        best = warp_largest(best);
+        // The complement of the lowest index is the largest.
+        u32 index = 0;
+#pragma unroll
+        for (i32 k = EACH - 1; k >= 0; k--) index = left[k] == best ? ~(u32) (lane + k * SHORT_LANES) : index;
+        const i32 expert = (i32) ~warp_largest(index);
+#pragma unroll
+        for (i32 k = 0; k < EACH; k++) left[k] = expert == lane + k * SHORT_LANES ? 0 : left[k];
+        const f32 probability = bits_f32(best - 1);
+        divisor = divisor + probability;
+        if (lane == 0) {
+            ids[rank] = (u32) expert;
+            chosen[rank] = probability;
+        }
+    }
+    warp_barrier();
+    write_weights(chosen, divisor, used, weights);
 }
 
-// The same for more than 256 experts: a thread has e = thread, thread + 256, ...
-DEVICE bool make_many_probabilities(const f32* logits, i32 experts, Choice& choice) {
+// A block chooses among more than 256 experts: a thread has e = thread, thread + 256, ... and ranks an expert at a time by
+// the number of experts before it, those of a higher probability, and of the same with a lower index.
+DEVICE void choose_many(const f32* logits, i32 experts, i32 used, u32* ids, f32* weights, f32* chosen, u32* fault,
+                        u32 fault_id) {
     constexpr i32 EACH = EXPERTS_MAX / BLOCK;
+    alignas(16) __shared__ f32 probability[EXPERTS_MAX];
+    __shared__ f32 part[LONG_LANES];
+    __shared__ u32 warps[WARPS];
     const i32 thread = (i32) threadIdx.x;
     f32 mine[EACH];
     u32 largest = 0, most = 0;
@@ -79,110 +122,66 @@ DEVICE bool make_many_probabilities(const f32* logits, i32 experts, Choice& choi
         largest = magnitude(mine[k]) > largest ? magnitude(mine[k]) : largest;
         most = rising(mine[k]) > most ? rising(mine[k]) : most;
     }
-    if (!is_finite(block_max(largest, choice.warps))) return false;
+    if (!are_finite(block_max(largest, warps), used, ids, weights, fault, fault_id)) return;
     __syncthreads();
-    const f32 max = from_rising(block_max(most, choice.warps));
+    const f32 max = from_rising(block_max(most, warps));
     f32 sum = 0.0f;
 #pragma unroll
     for (i32 k = 0; k < EACH; k++) {
         mine[k] = thread + k * BLOCK < experts ? exp_f32(mine[k] - max) : 0.0f;
         sum = sum + mine[k];
     }
-    choice.part[thread] = sum;
+    part[thread] = sum;
     __syncthreads();
-    sum = long_tree(choice.part);
+    sum = long_tree(part);
 #pragma unroll
-    for (i32 k = 0; k < EACH; k++) choice.probability[thread + k * BLOCK] = mine[k] / sum;
-    return true;
-}
-
-// How many of 32 values of one sign are above `than`, or `from` it on.
-DEVICE i32 count_above(const f32 (&value)[SHORT_LANES], f32 than) {
-    u32 signs[4] = {};
-#pragma unroll
-    for (i32 i = 0; i < SHORT_LANES; i++) signs[i % 4] += f32_bits(than - value[i]) >> 31;
-    return (i32) ((signs[0] + signs[1]) + (signs[2] + signs[3]));
-}
-DEVICE i32 count_from(const f32 (&value)[SHORT_LANES], f32 from) {
-    u32 signs[4] = {};
-#pragma unroll
-    for (i32 i = 0; i < SHORT_LANES; i++) signs[i % 4] += f32_bits(value[i] - from) >> 31;
-    return SHORT_LANES - (i32) ((signs[0] + signs[1]) + (signs[2] + signs[3]));
-}
-
-// A thread ranks an expert at a time: by the number of experts before it, those of a higher probability, and of the same
-// with a lower index. The sign of an exact or rounded difference is that of the comparison.
-DEVICE void rank_experts(i32 experts, i32 used, u32* ids, Choice& choice) {
-    const i32 lane = (i32) threadIdx.x % SHORT_LANES;
+    for (i32 k = 0; k < EACH; k++) probability[thread + k * BLOCK] = mine[k] / sum;
+    __syncthreads();
 #pragma unroll 1
-    for (i32 own = (i32) threadIdx.x / SHORT_LANES; own * SHORT_LANES < experts; own += WARPS) {
-        const f32 p = choice.probability[own * SHORT_LANES + lane];
+    for (i32 own = thread; own < experts; own += BLOCK) {
+        const f32 p = probability[own];
         i32 rank = 0;
-#pragma unroll 1
-        for (i32 other = 0; other * SHORT_LANES < experts; other++) {
-            const Words4* four = (const Words4*)(choice.probability + other * SHORT_LANES);
-            f32 value[SHORT_LANES];
+#pragma unroll 4
+        for (i32 other = 0; other < experts; other += 4) {
+            const Words4 four = *(const Words4*)(probability + other);  // places without an expert hold 0 and come last
 #pragma unroll
-            for (i32 i = 0; i < SHORT_LANES; i += 4) {
-                const Words4 words = four[i / 4];
-#pragma unroll
-                for (i32 j = 0; j < 4; j++) value[i + j] = bits_f32(words.word[j]);
-            }
-            if (other < own) {
-                rank += count_from(value, p);
-            } else if (other > own) {
-                rank += count_above(value, p);
-            } else {
-                u32 before[4] = {};
-#pragma unroll
-                for (i32 i = 0; i < SHORT_LANES; i++)
-                    before[i % 4] += value[i] > p || (value[i] == p && i < lane) ? 1 : 0;
-                rank += (i32) ((before[0] + before[1]) + (before[2] + before[3]));
+            for (i32 j = 0; j < 4; j++) {
+                const f32 its = bits_f32(four.word[j]);
+                rank += its > p || (its == p && other + j < own) ? 1 : 0;
             }
         }
-        if (own * SHORT_LANES + lane < experts && rank < used) {
-            ids[rank] = (u32) (own * SHORT_LANES + lane);
-            choice.chosen[rank] = p;
+        if (rank < used) {
+            ids[rank] = (u32) own;
+            chosen[rank] = p;
         }
     }
-}
-
-// Softmax over all experts, the best `used` by (probability descending, index ascending), their probabilities divided
-// by max(sum, 2^-14). A row with a logit that is not finite reports the fault and takes experts 0 .. used - 1 with
-// weight 0, so that what follows stays inside its buffers.
-DEVICE void choose(const f32* logits, i32 experts, i32 used, u32* ids, f32* weights, u32* fault, u32 fault_id) {
-    __shared__ Choice choice;
-    const i32 thread = (i32) threadIdx.x;
-    const bool are_finite = experts <= 128   ? make_probabilities<4>(logits, experts, choice)
-                            : experts <= 256 ? make_probabilities<8>(logits, experts, choice)
-                                             : make_many_probabilities(logits, experts, choice);
-    if (!are_finite) {  // the whole block: every warp has seen all
-        if (thread == 0) report_fault(fault, fault_id);
-        for (i32 rank = thread; rank < used; rank += BLOCK) {
-            ids[rank] = (u32) rank;
-            weights[rank] = 0.0f;
-        }
-        return;
-    }
-    __syncthreads();
-    rank_experts(experts, used, ids, choice);
     __syncthreads();
     f32 divisor = 0.0f;
 #pragma unroll 8
-    for (i32 rank = 0; rank < used; rank++) divisor = divisor + choice.chosen[rank];
-    const f32 least = 0x1p-14f;
-    divisor = divisor > least ? divisor : least;
-    for (i32 rank = thread; rank < used; rank += BLOCK) weights[rank] = choice.chosen[rank] / divisor;
+    for (i32 rank = 0; rank < used; rank++) divisor = divisor + chosen[rank];
+    write_weights(chosen, divisor, used, weights);
 }
 
+// Softmax over all experts, the best `used` by (probability descending, index ascending), their probabilities divided
+// by max(sum, 2^-14).
 extern "C" __global__ void __launch_bounds__(BLOCK)
 route(const f32* logits, i32 logits_stride, i32 experts, i32 used, u32* ids, f32* weights, i32 n, u32* fault,
       u32 fault_id) {
+    __shared__ f32 chosen[EXPERTS_MAX];
     const i64 row = (i64) blockIdx.x;
     if (row >= n) return;
     let_next_start();
     wait_for_previous();
-    choose(logits + row * logits_stride, experts, used, ids + row * used, weights + row * used, fault, fault_id);
+    logits += row * logits_stride;
+    ids += row * used;
+    weights += row * used;
+    if (experts <= 128) {
+        choose_few<4>(logits, experts, used, ids, weights, chosen, fault, fault_id);
+    } else if (experts <= 256) {
+        choose_few<8>(logits, experts, used, ids, weights, chosen, fault, fault_id);
+    } else {
+        choose_many(logits, experts, used, ids, weights, chosen, fault, fault_id);
+    }
 }
 
 // A warp's row of the router. The first values of each lane of a long one are with it before the wait.
@@ -224,10 +223,10 @@ DEVICE void norm_router(const f32* x, const f32* norm, i32 width, f32 eps, f32* 
                         u32 fault_id) {
     DYNAMIC_SHARED(f32, near);
     __shared__ f32 part[LONG_LANES];
-    const i32 thread = (i32) threadIdx.x, lane = thread % SHORT_LANES, warp = thread / SHORT_LANES;
+    const i32 thread = (i32) threadIdx.x, lane = thread % SHORT_LANES;
     const bool has_products = blockIdx.x + 1 < gridDim.x;
-    const i32 expert = (i32) blockIdx.x * ROUTER_ROWS + warp;
-    const bool is_there = has_products && warp < ROUTER_ROWS && expert < experts;
+    const i32 expert = (i32) blockIdx.x * WARPS + thread / SHORT_LANES;
+    const bool is_there = has_products && expert < experts;
     f32 factor[ROW_AHEAD], value[ROW_AHEAD];
 #pragma unroll
     for (i32 k = 0; k < ROW_AHEAD; k++) factor[k] = thread + k * BLOCK < width ? norm[thread + k * BLOCK] : 0.0f;

@@ -2,9 +2,8 @@
 //
 // shapes   a row r of x starts at x + r * x_stride floats; codes [n][cols] i8, scales [n][cols / block] f32;
 //          ids, weights [n][used]; pairs [n * used][width]
-// launch   one block of 256 threads (rope: 64) for a piece or 256 values, batch rows in grid.y; norm_images,
-//          sum_norm_images: a block for a row, of 256 and 512 threads, rows in grid.x, the latter with dynamic shared memory
-//          for a row
+// launch   one block of 256 threads (rope: 64) for a piece or 256 values, batch rows in grid.y; norm_images: a
+//          block for a row, rows in grid.x; static shared memory only
 // order    norms: lanes(256) for more than 256 values, else lanes(32); sums of experts: a chain in rank order. A row's bits
 //          depend on that row alone
 // moves    each value is read once or twice (the second time from L1 or L2) and written once
@@ -17,7 +16,6 @@
 
 constexpr i32 BLOCK = 256;
 constexpr i32 ROPE_BLOCK = 64;
-constexpr i32 SUM_BLOCK = 512;
 // Values of a norm that a thread keeps.
 constexpr i32 NORM_AHEAD = 16;
 
@@ -130,63 +128,6 @@ norm_images(f32* x, i32 x_stride, const f32* y, i32 y_stride, const f32* w, i32 
     } else {
         norm_row<NORM_AHEAD>(x, y, w, width, eps, out, images, has_images, row * width, fault, fault_id);
     }
-}
-
-// The sum of a row's experts on its way into the next layer: x = x + the chain of fma(w_k, e_k, ...) in rank order, from +0,
-// then the norm as in `norm_images`. A thread takes four neighbours at a time; width is a multiple of 4.
-extern "C" __global__ void __launch_bounds__(SUM_BLOCK, 1)
-sum_norm_images(f32* x, i32 x_stride, const f32* pairs, const f32* weights, i32 used, const f32* w, i32 width, f32 eps,
-                f32* out, i32 out_stride, i8* codes32, f32* scales32, i8* codes256, f32* scales256, i32 n, u32* fault,
-                u32 fault_id) {
-    constexpr i32 STEP = SUM_BLOCK * 4;
-    DYNAMIC_SHARED(f32, near);
-    __shared__ f32 part[LONG_LANES];
-    const i64 row = (i64) blockIdx.x;
-    if (row >= n) return;
-    const i32 thread = (i32) threadIdx.x;
-    x += row * x_stride;
-    pairs += row * used * width;
-    weights += row * used;
-    f32 factor[4];
-#pragma unroll
-    for (i32 j = 0; j < 4; j++) factor[j] = 4 * thread < width ? w[4 * thread + j] : 0.0f;
-    let_next_start();
-    wait_for_previous();
-
-#pragma unroll 1
-    for (i32 i = 4 * thread; i < width; i += STEP) {
-        Words4 own = *(const Words4*)(x + i);
-        f32 acc[4] = {};
-#pragma unroll 8
-        for (i32 rank = 0; rank < used; rank++) {
-            const f32 weight = weights[rank];
-            const Words4 pair = *(const Words4*)(pairs + (i64) rank * width + i);
-#pragma unroll
-            for (i32 j = 0; j < 4; j++) acc[j] = fmaf(weight, bits_f32(pair.word[j]), acc[j]);
-        }
-#pragma unroll
-        for (i32 j = 0; j < 4; j++) own.word[j] = f32_bits(bits_f32(own.word[j]) + acc[j]);
-        *(Words4*)(x + i) = own;
-        *(Words4*)(near + i) = own;
-    }
-    __syncthreads();
-    const f32 root = norm_root(near, width, eps, part);
-#pragma unroll 1
-    for (i32 i = 4 * thread; i < width; i += STEP) {
-        Words4 own = *(const Words4*)(near + i);
-#pragma unroll
-        for (i32 j = 0; j < 4; j++)
-            own.word[j] = f32_bits((bits_f32(own.word[j]) * root) * (i < STEP ? factor[j] : w[i + j]));
-        *(Words4*)(near + i) = own;
-        if (out != nullptr) {
-#pragma unroll
-            for (i32 j = 0; j < 4; j++) out[row * out_stride + i + j] = bits_f32(own.word[j]);
-        }
-    }
-    __syncthreads();
-    const Images images = {codes32, scales32, codes256, scales256};
-    if (codes32 != nullptr || codes256 != nullptr)
-        images.write_row<SUM_BLOCK / SHORT_LANES>(near, width, row * width, fault, fault_id);
 }
 
 // The A32 image of each row: a warp makes a block. cols is a multiple of 32.

@@ -16,6 +16,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 emu=$PWD/target/emu
 tandem=$PWD/target/release/tandem
+# shellcheck source=scripts/emulated.sh
+. scripts/emulated.sh
 
 # The library's tests first: memory as planned, pages, faults, ends.
 LD_LIBRARY_PATH=$emu cargo test --release --quiet --locked --test cuda --test cuda_links --test cuda_profile --test links -- --nocapture 2>&1 | tee "$folder/tests"
@@ -26,13 +28,6 @@ fi
 
 models=("$@")
 if [ ${#models[@]} = 0 ]; then models=(models/rand-*.gguf models/tiny-qwen3moe.gguf); fi
-
-tokens() { # COUNT: ids that every model has
-    awk -v n="$1" 'BEGIN { for (i = 0; i < n; i++) printf "%s%d", (i ? "," : ""), (i * i * 7 + i * 3 + 1) % 277 }'
-}
-
-# A home of its own: kernels compiled by the stub never meet real ones.
-emulated() { HOME=$folder LD_LIBRARY_PATH=$emu "$tandem" "$@"; }
 
 # Worst rows' relative L2 distances of two files of logits from a third: the first may be 1.5 times as large.
 near() { # LOGITS VIRTUAL EXACT
@@ -111,16 +106,9 @@ done
 
 # Text as well, and two cards of different kinds.
 "$tandem" generate --gpus cpu:1 --json -n 12 >"$folder/cpu.json"
-same_text() { # what `generate --json` gave on CUDA cards
-    python3 - "$folder/cpu.json" "$folder/cuda.json" <<'END'
-import json, sys
-one, other = (json.load(open(path))["tokens"] for path in sys.argv[1:])
-assert one == other, (one, other)
-END
-}
 for cards in 0 1,0 0,cpu:1 "0,1 --link mapped" "0,1 --link staged"; do
     # shellcheck disable=SC2086 # as above
-    emulated generate --gpus $cards --json -n 12 >"$folder/cuda.json"
+    emulated generate --gpus $cards --json -n 12 >"$folder/emulated.json"
     same_text
 done
 
@@ -131,7 +119,7 @@ aged() { # VARIABLE=VALUE
 }
 for age in TANDEM_EMU_REFUSE=cubin TANDEM_EMU_ARCHITECTURES=75,80; do
     for _ in compiled kept; do
-        aged "$age" >"$folder/cuda.json"
+        aged "$age" >"$folder/emulated.json"
         same_text
     done
     rm -r "$folder/aged"
@@ -173,19 +161,7 @@ expected = link["latency_us"] + plan["handoff_row_bytes"] / link["bytes_per_s"] 
 assert stage["arrives"] == "mapped" and abs(stage["arrival_us"] / expected - 1) < 1e-3, (stage, link)
 END
 
-# Cards that fail: one line, no text, an end.
-faulty() { # FAULT TEXT ARGUMENT...
-    local fault=$1 text=$2
-    shift 2
-    if HOME=$folder LD_LIBRARY_PATH=$emu timeout 120 "$tandem" generate -n 40 "$@" --force-fault "$fault" \
-        >"$folder/text" 2>"$folder/error"; then
-        echo "--force-fault $fault: no error" >&2 && exit 1
-    fi
-    if [ "$(grep -c "^tandem: " "$folder/error")" != 1 ] || ! grep -q -- "$text" "$folder/error"; then
-        echo "--force-fault $fault $*: not the one line that was expected" >&2
-        cat "$folder/error" >&2 && exit 1
-    fi
-}
+# Cards that fail.
 # shellcheck disable=SC2086 # cards and how they share the layers
 for cards in 0 "0,1 --layer-split 4" "1,cpu:1 --layer-split 4"; do
     faulty out-of-memory CUDA_ERROR_OUT_OF_MEMORY --gpus $cards
@@ -196,14 +172,14 @@ for cards in 0 "0,1 --layer-split 4" "1,cpu:1 --layer-split 4"; do
 done
 faulty lost-card:1 CUDA_ERROR_UNKNOWN --gpus 0,1 --layer-split 4
 faulty kernel:0 CUDA_ERROR_ILLEGAL_ADDRESS --gpus 1,0 --layer-split 4
-faulty kernel "no CUDA card that could fail" --gpus cpu:1
+faulty kernel "no GPU that could fail" --gpus cpu:1
 
 # Links that fail: the next kind carries the rows, or the one that was named is refused; one that stops ends the requests
 # of the card that waits.
 for fault in peer-test peer-test:1; do
-    emulated generate --gpus 0,1 --layer-split 4 --json -n 12 --force-fault $fault >"$folder/cuda.json" 2>"$folder/error"
+    emulated generate --gpus 0,1 --layer-split 4 --json -n 12 --force-fault $fault >"$folder/emulated.json" 2>"$folder/error"
     same_text
-    grep -q '"arrives":"mapped"' "$folder/cuda.json"
+    grep -q '"arrives":"mapped"' "$folder/emulated.json"
     grep -q "no peer link: 1 values did not arrive as they were sent (there)" "$folder/error"
     faulty $fault "did not arrive as they were sent (there); use --link auto" --gpus 0,1 --layer-split 4 --link peer
 done
@@ -216,13 +192,6 @@ for cards in 0 0,cpu:1 "0,1 --layer-split 4 --link staged"; do
     faulty link-stop "no link between GPUs could have it" --gpus $cards
 done
 
-# Refusals name the card and what to do.
-refused() { # TEXT ARGUMENT...
-    local text=$1
-    shift
-    if emulated "$@" 2>"$folder/error"; then echo "$*: not refused" >&2 && exit 1; fi
-    grep -q -- "$text" "$folder/error" || { cat "$folder/error" >&2 && exit 1; }
-}
 refused "numbered from 0" plan --gpus 2
 refused "named twice" plan --gpus 0,0
 refused "join GPUs" plan --gpus 0,cpu:1 --link peer

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The stub CUDA driver and run-time compiler with the real kernels compiled for the host, into target/emu.
+# Stubs of CUDA's driver and AMD's library, and of their run-time compilers, with the real kernels compiled for the host,
+# into target/emu.
 #
 # usage: kernels_emu.sh [--reads] [OUTPUT FOLDER]. Needs g++ and an x86-64 CPU with AVX2 and FMA. Only what changed is
 # compiled. Programs find the libraries by LD_LIBRARY_PATH=target/emu. With --reads, into target/emu-reads, a kernel that
@@ -8,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 watched=()
-sources=(kernels/emu/*.cpp kernels/emu/cuda/*.cpp)
+sources=(kernels/emu/*.cpp kernels/emu/{cuda,hip,rtc}/*.cpp)
 out=target/emu
 if [ "${1:-}" = --reads ]; then
     shift
@@ -43,11 +44,15 @@ compile() { # SOURCE OBJECT COMPILER...
     "$@" -MMD -MF "$object.d" -c "$source" -o "$object"
 }
 
+object() { echo "$objects/$(echo "${1#kernels/}" | tr / _).o"; } # SOURCE
+
 driver=()
 for source in "${sources[@]}"; do
-    object=$objects/$(echo "${source#kernels/}" | tr / _).o
-    compile "$source" "$object" "${compiler[@]}"
-    driver+=("$object")
+    compile "$source" "$(object "$source")" "${compiler[@]}"
+    case $source in
+        */maker.cpp | */hip/* | */rtc/*) ;;
+        *) driver+=("$(object "$source")") ;;
+    esac
 done
 for source in kernels/*.cu kernels/emu/*.cu; do
     name=${source#kernels/}
@@ -58,11 +63,13 @@ for source in kernels/*.cu kernels/emu/*.cu; do
     compile "$unit" "$unit.o" "${kernels[@]}" "${watched[@]}"
     driver+=("$unit.o")
 done
-compile kernels/emu/nvrtc/compiler.cpp "$objects/compiler.o" "${compiler[@]}"
 
 link() { # NAME OBJECT...
-    g++ -shared -Wl,-soname,"$1" -Wl,-z,defs -o "$out/$1" "${@:2}" -lpthread
+    g++ -shared -Wl,-soname,"$1" -Wl,-z,defs -Wl,-Bsymbolic -o "$out/$1" "${@:2}" -lpthread
 }
-link libcuda.so.1 "${driver[@]}"
-link libnvrtc.so.12 "$objects/compiler.o"
+emu=kernels/emu
+link libcuda.so.1 "${driver[@]}" "$(object $emu/cuda/maker.cpp)"
+link libnvrtc.so.12 "$(object $emu/rtc/program.cpp)" "$(object $emu/rtc/nvrtc.cpp)"
+link libamdhip64.so.6 "${driver[@]}" "$(object $emu/hip/library.cpp)"
+link libhiprtc.so.6 "$(object $emu/rtc/program.cpp)" "$(object $emu/rtc/hiprtc.cpp)"
 ls -l "$out"/lib*

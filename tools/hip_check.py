@@ -5,8 +5,9 @@ usage: hip_check.py --kernels DIR --arch gfx906,gfx1100 [--compiler clang++-19] 
 
 Each `DIR/*.cu` becomes a code object, in which every kernel that the host build of the source lists must be, with floats
 rounded to nearest even, denormals kept, no spilled register (but for kernels that are listed below), at most 512 bytes of
-scratch memory a lane and 64 KiB of static shared memory. Then small probes show that the names of device/hip.h become the instructions that they are meant to be.
-One line an architecture and source. A failure ends with exit status 1; 2 is a usage error. Python 3.9 alone.
+scratch memory a lane and 64 KiB of static shared memory. Then small probes show that the names of device/hip.h become
+the instructions that they are meant to be, behind the names that hiprtc puts before every source. One line an
+architecture and source. A failure ends with exit status 1; 2 is a usage error. Python 3.9 alone.
 """
 import argparse
 import concurrent.futures
@@ -50,6 +51,24 @@ PROBES = [
     ("root", "f32", "sqrtf(x)", r"v_sqrt_f32", r"s_swappc"),
     ("quotient", "f32", "x / y", r"v_div_fixup_f32", r"s_setreg"),
 ]
+
+# What hiprtc puts before a source, as far as device/hip.h has the same names: macros, types and functions of HIP's headers.
+HIPRTC = """#define __HIPCC_RTC__ 1
+#define __host__ __attribute__((host))
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+#define __constant__ __attribute__((constant))
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...) __attribute__((amdgpu_flat_work_group_size(1, 1024)))
+struct Coordinates { unsigned x, y, z; };
+extern const __device__ __attribute__((weak)) Coordinates threadIdx, blockIdx, blockDim, gridDim;
+extern const __device__ __attribute__((weak)) int warpSize;
+__device__ inline __attribute__((convergent)) void __syncthreads() { __builtin_amdgcn_s_barrier(); }
+static __device__ inline float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+static __device__ inline float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
+static __device__ inline float sqrtf(float x) { return __builtin_sqrtf(x); }
+"""
 
 
 class Object:
@@ -146,6 +165,8 @@ class Check:
     def probes(self, arch):
         """How many there are, and what is wrong with the instructions that they become."""
         wrong = []
+        before = self.folder / "hiprtc.h"
+        before.write_text(HIPRTC)
         for name, kind, value, there, absent in PROBES:
             there = there.get(arch) if isinstance(there, dict) else there
             if there is None:
@@ -157,7 +178,7 @@ class Check:
                             "    const i32 c = (i32) in[t + 128];\n"
                             "    const f32 x = x_in[t], y = x_in[t + 64], z = x_in[t + 128];\n"
                             f"    (({kind}*) out)[t] = {value};\n}}\n")
-            quiet = ["-Wno-unused-variable", "-S", "-o", "-"]
+            quiet = ["-Wno-unused-variable", "-Wno-unused-function", "-include", str(before), "-S", "-o", "-"]
             built = self.run([*OPTIONS, *quiet, f"--offload-arch={arch}", str(path)])
             if built.returncode != 0:
                 wrong.append(built.stderr)

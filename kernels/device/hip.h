@@ -4,9 +4,18 @@
 // wave has 64 lanes, two warps share it: a lane gives and takes values only inside its own half, so the other half may
 // have returned or stand in another branch, where reading its lanes would give 0. Nothing here waits for the other half
 // but `__syncthreads`, which counts waves: kernels reach it as whole blocks, or have left.
+// hiprtc puts HIP's own headers before every source, clang alone does not: what these define too has a name of its own
+// here, which a macro puts in the place of theirs.
 // Does not know: ops, formats. Source: the AMDGPU sections of LLVM's and clang's manuals.
 #pragma once
 #include "device/types.h"
+
+#undef __launch_bounds__
+#undef __forceinline__
+#define __syncthreads hip_block_barrier
+#define fmaf hip_fma
+#define sqrtf hip_root
+#define fmaxf hip_larger
 
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
@@ -152,12 +161,7 @@ DEVICE void prefetch(const void*) {}
 DEVICE void wait_for_previous() {}
 DEVICE void let_next_start() {}
 
-// Copies are made at once.
-DEVICE void copy_ahead(void* shared, const void* global, bool present) {
-    *(Words4*) shared = present ? *(const Words4*) global : Words4{};
-}
-DEVICE void copies_done() {}
-
+DEVICE u32 load_fresh(const u32* place) { return *place; }
 DEVICE void add_one(u32* place) {
     __hip_atomic_fetch_add(place, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
@@ -187,7 +191,14 @@ constexpr i64 HIP_TICK_NS = 40;
 #else
 constexpr i64 HIP_TICK_NS = 10;
 #endif
-DEVICE i64 clock_ns() { return (i64) __builtin_readsteadycounter() * HIP_TICK_NS; }
+DEVICE i64 clock_ns() {
+#if __GFX11__ || __GFX12__
+    constexpr u32 REALTIME = 0x83;
+    return (i64) __builtin_amdgcn_s_sendmsg_rtnl(REALTIME) * HIP_TICK_NS;
+#else
+    return (i64) __builtin_amdgcn_s_memrealtime() * HIP_TICK_NS;
+#endif
+}
 DEVICE void pause_shortly() { __builtin_amdgcn_s_sleep(1); }
 
 // ---- products of small matrices, by exchanges between lanes

@@ -71,6 +71,32 @@ struct Images {
         }
     }
 
+    // A block makes the images of 256 values, of which each of its first 256 threads has one; those from `left` on do not
+    // exist, whole blocks of 32. `largest`: one word a warp. Whether what the thread's warp has is finite.
+    DEVICE bool write_one(f32 value, i64 at, i32 left, u32 (&largest)[A256_VALUES / WARP]) const {
+        const i32 thread = (i32) threadIdx.x;
+        const bool is_there = thread < left;
+        const u32 block = warp_largest(is_there ? magnitude(value) : 0);
+        if (codes256 != nullptr && thread < A256_VALUES && thread % WARP == 0) largest[thread / WARP] = block;
+        if (codes32 != nullptr && is_there) {
+            const ImageScale scale = image_scale(block);
+            codes32[at + thread] = (i8) image_code(value, scale);
+            if (thread % A32_VALUES == 0) scales32[(at + thread) / A32_VALUES] = scale.scale;
+        }
+        if (codes256 != nullptr) {
+            __syncthreads();
+            u32 all = largest[0];
+#pragma unroll
+            for (i32 warp = 1; warp < A256_VALUES / WARP; warp++) all = largest[warp] > all ? largest[warp] : all;
+            const ImageScale scale = image_scale(all);
+            if (is_there) {
+                codes256[at + thread] = (i8) image_code(value, scale);
+                if (thread == 0) scales256[at / A256_VALUES] = scale.scale;
+            }
+        }
+        return is_finite(block);
+    }
+
     DEVICE static void store_codes(i8* to, const f32 (&value)[LANE_VALUES], ImageScale scale) {
         Words2 words = {};
 #pragma unroll

@@ -23,9 +23,6 @@ DEVICE void load_matrices(const u8* row, u32 (&out)[4]) {
 
 #if __CUDA_ARCH__ >= 800
 
-// Blocks whose tiles a multiprocessor has shared memory for.
-constexpr i32 TILE_BLOCKS = 2;
-
 // c += a b over 32 bytes.
 DEVICE void mma_int8(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -41,8 +38,6 @@ DEVICE void mma_int8_half(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
 }
 
 #else
-
-constexpr i32 TILE_BLOCKS = 1;
 
 DEVICE void mma_int8_half(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
     asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
@@ -61,8 +56,6 @@ DEVICE void mma_int8(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #endif
 
 #else  // by exchanges between lanes
-
-constexpr i32 TILE_BLOCKS = 1;
 
 DEVICE void load_matrices(const u8* row, u32 (&out)[4]) {
     const i32 lane = (i32) threadIdx.x % WARP;

@@ -17,6 +17,8 @@ DEVICE bool is_finite_f16(u16 bits) { return (bits & F16_EXPONENT) != F16_EXPONE
 // Values that `load_eight` takes, from a multiple of 8 in a row of whole eights, whose address is a multiple of its bytes
 // (q8_0: of 2).
 constexpr i32 EIGHT = 8;
+// Lanes that share a row of which each takes eight values at a time: eight of its 32 partial sums.
+constexpr i32 KEY_LANES = SHORT_LANES / EIGHT;
 
 struct StoredF32 {
     // Values of neighbouring rows, and strides of 32 values of one, whose loads are in flight together.
@@ -38,7 +40,7 @@ struct StoredF32 {
         DEVICE f32 value(i32 j) const { return bits_f32(words.word[j]); }
     };
 
-    DEVICE static i64 row_bytes(i32 width) { return 4 * (i64) width; }
+    DEVICE static constexpr i64 row_bytes(i32 width) { return 4 * (i64) width; }
 
     template <i32 N> DEVICE static Few<N> load_few(const u8* row, i32 i) { return Few<N>{*(const Words<N>*)(row + 4 * i)}; }
 
@@ -75,7 +77,7 @@ struct StoredF16 {
         DEVICE f32 value(i32 j) const { return f16_f32((u16) (words.word[j / 2] >> (16 * (j % 2)))); }
     };
 
-    DEVICE static i64 row_bytes(i32 width) { return 2 * (i64) width; }
+    DEVICE static constexpr i64 row_bytes(i32 width) { return 2 * (i64) width; }
 
     template <i32 N> DEVICE static Few<N> load_few(const u8* row, i32 i) {
         return Few<N>{*(const Words<N / 2>*)(row + 2 * i)};
@@ -116,7 +118,7 @@ struct StoredQ8 {
         DEVICE f32 value(i32 j) const { return f16_f32(scale) * (f32) (i8) (codes[j / 2] >> (8 * (j % 2))); }
     };
 
-    DEVICE static i64 row_bytes(i32 width) { return (i64) (width / A32_VALUES) * BLOCK_BYTES; }
+    DEVICE static constexpr i64 row_bytes(i32 width) { return (i64) (width / A32_VALUES) * BLOCK_BYTES; }
 
     template <i32 N> DEVICE static Few<N> load_few(const u8* row, i32 i) {
         const u8* block = row + (i / A32_VALUES) * BLOCK_BYTES;

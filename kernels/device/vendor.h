@@ -106,8 +106,9 @@ DEVICE i32 hidden(i32 v) {
 DEVICE void prefetch(const void* p) { asm volatile("prefetch.L2 [%0];" : : "l"(p)); }
 
 // Waits until the kernels queued before have ended and what they wrote can be seen. A launch may begin before that (on
-// cards of compute capability 9.0 on): a kernel calls this before it reads what changes from batch to batch, and before
-// it writes; what it reads earlier are weights.
+// cards of compute capability 9.0 on): a kernel calls this before it reads what a kernel of its batch makes, and before it
+// writes. What it may read earlier: weights; what the host sent with the batch, which was there before the first of its
+// kernels began; keys and values of earlier batches.
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" : : : "memory");
@@ -119,6 +120,13 @@ DEVICE void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
+}
+
+// A word that a kernel wrote which may have ended while this one runs.
+DEVICE u32 load_fresh(const u32* place) {
+    u32 value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(place) : "memory");
+    return value;
 }
 
 // Adds 1, whoever else does.
@@ -134,23 +142,6 @@ DEVICE u32 f32_f16x2(f32 low, f32 high) {
     return out;
 #else
     return (u32) f32_f16(low) | (u32) f32_f16(high) << 16;
-#endif
-}
-
-// Copies 16 bytes from global to shared memory, or writes zeros there; both addresses are multiples of 16. It has
-// happened after `copies_done` of the same thread; others see it after a barrier behind that.
-DEVICE void copy_ahead(void* shared, const void* global, bool present) {
-#if __CUDA_ARCH__ >= 800
-    const u32 to = (u32) __cvta_generic_to_shared(shared);
-    const i32 bytes = present ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(global), "r"(bytes) : "memory");
-#else
-    *(Words4*) shared = present ? *(const Words4*) global : Words4{};
-#endif
-}
-DEVICE void copies_done() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" : : : "memory");
 #endif
 }
 

@@ -14,11 +14,12 @@ struct CardFacts {
     size_t memory_bytes;
     int capability_major, capability_minor;
     int multiprocessors;
+    const char* gfx;  // the architecture, where AMD's library shows the card
 };
 
 constexpr CardFacts CARDS[CARDS_MAX] = {
-    {"tandem virtual card 0", size_t(1) << 30, 9, 0, 4},
-    {"tandem virtual card 1", size_t(1) << 30, 9, 0, 4},
+    {"tandem virtual card 0", size_t(1) << 30, 9, 0, 4, "gfx1100"},
+    {"tandem virtual card 1", size_t(1) << 30, 9, 0, 4, "gfx906:sramecc+:xnack-"},
 };
 
 // What a card is in: kept until the process ends, as a real context keeps its first error.

@@ -40,8 +40,9 @@ class Images:
         }
         self.fault = card.upload(np.zeros(1, np.uint32))
 
-    def arguments(self):
-        pair = lambda kind: self.places.get(kind, (None, None))
+    def arguments(self, first=0):
+        """Of row `first` and those behind it."""
+        pair = lambda kind: [p.at(first * p.shape[1]) for p in self.places[kind]] if kind in self.places else (None, None)
         return (*pair("a32"), *pair("a256"))
 
     def check(self, what, check, want):
@@ -107,45 +108,6 @@ def check_norm_images(card, oracle, check, rng):
     card.free_all()
 
 
-def check_sum_norm(card, oracle, check, rng):
-    """The sum of experts, added, with the norm behind it, against one op after the other."""
-    for width, used, n in ((32, 1, 2), (256, 3, 1), (288, 8, 3), (512, 10, 2), (2048, 8, 2), (2080, 4, 1), (8192, 2, 1)):
-        stride, eps = width + 4, 1e-6
-        x, pairs = strided(rng.standard_normal((n, width)).astype(F), stride, 0, rng), rng.standard_normal((n * used, width))
-        x[0, 1] = -0.0
-        pairs, weights = card.upload(pairs.astype(F)), card.upload(rng.standard_normal((n, used)).astype(F))
-        weight = card.upload(rng.standard_normal(width).astype(F))
-        for has_floats, kinds in ((1, ()), (0, ("a256",)), (1, ("a32", "a256")), (0, ("a32",))):
-            want, got = card.upload(x), card.upload(x)
-            norms = [card.upload(np.full((n, stride), 9, F)) for _ in range(2)]
-            images = [Images(card, width, n, kinds) for _ in range(2)]
-            outs = [(norm if has_floats else None, stride, *own.arguments(), n, own.fault, FAULT) for norm, own in zip(norms, images)]
-            card.launch("combine", (blocks(width), n, 1), (256, 1, 1), pairs, weights, want, stride, width, used, 1, n)
-            card.launch("norm_images", (n, 1, 1), (256, 1, 1), want, stride, None, 0, weight, width, eps, *outs[0])
-            card.launch(
-                "sum_norm_images", (n, 1, 1), (512, 1, 1), got, stride, pairs, weights, used, weight, width, eps, *outs[1],
-                shared=4 * width
-            )
-            what = f"sum_norm_images {width} of {n}, {used} experts"
-            check.equal(what + ": row", got.read(), want.read())
-            check.equal(what + ": floats", norms[1].read(), norms[0].read())
-            for kind in images[0].kinds:
-                for part, a, b in zip(("codes", "scales"), images[1].places[kind], images[0].places[kind]):
-                    check.equal(f"{what}: {kind} {part}", a.read(), b.read())
-            check.equal(what + ": fault", images[1].fault.read(), np.zeros(1, np.uint32))
-        # Rule 6: a sum that is not finite.
-        bad = np.zeros((n * used, width), F)
-        bad[-1, width // 2] = np.inf
-        images = Images(card, width, n, ("a32",))
-        card.launch(
-            "sum_norm_images", (n, 1, 1), (512, 1, 1), card.upload(x), stride, card.upload(bad),
-            card.upload(np.ones((n, used), F)), used, weight, width, eps, None, 0, *images.arguments(), n, images.fault, FAULT,
-            shared=4 * width
-        )
-        check.equal(f"sum_norm_images {width} of inf", images.fault.read(), np.array([FAULT], np.uint32))
-        card.free_all()
-
-
 def stored(rows, form):
     """Floats as a plain type keeps them."""
     if form == "bf16":
@@ -178,7 +140,7 @@ def check_norm_router(card, oracle, check, rng):
             )
             out, own, images = card.alloc((n, stride), F), card.alloc((n, experts + 2), F), Images(card, width, n, kinds)
             card.launch(
-                f"norm_router_{form}", (-(-experts // 4) + 1, n, 1), (256, 1, 1), rows, stride, weight, width, eps,
+                f"norm_router_{form}", (-(-experts // 8) + 1, n, 1), (256, 1, 1), rows, stride, weight, width, eps,
                 out if has_more else None, stride, *images.arguments(), matrix, *finish, own, experts + 2, experts, n,
                 images.fault, FAULT, shared=4 * width
             )
@@ -226,9 +188,9 @@ def check_heads(card, oracle, check, rng):
             )
             got, got_pool, own_fault = card.upload(rows), card.upload(empty), card.upload(np.zeros(1, np.uint32))
             card.launch(
-                f"place_heads_{form}", (-(-all_heads // 4) + 2, n, 1), (128, 1, 1), got, stride, heads, got.at(key_at), stride,
+                f"place_heads_{form}", (-(-all_heads // 4), n, 1), (128, 1, 1), got, stride, heads, got.at(key_at), stride,
                 got.at(value_at), stride, kv_heads, width, width, *weights, eps, angles, pairs, neox, *where, got_pool,
-                Wide(page_bytes), n, 2, own_fault, FAULT
+                Wide(page_bytes), n, own_fault, FAULT
             )
             what = f"place_heads {form} {heads} + {kv_heads} of {width}, {pairs} pairs"
             check.equal(what + ": rows", got.read(), want.read())
@@ -244,7 +206,7 @@ def check_heads(card, oracle, check, rng):
                 pool = card.alloc((page_bytes,), np.uint8)
                 card.launch(
                     f"place_heads_{form}", (1, 1, 1), (128, 1, 1), x, 96, 1, x.at(32), 96, x.at(64), 96, 1, 32, 32, None, None,
-                    1e-6, zero, 0, 0, zero, zero, zero, 1, pool, Wide(page_bytes), 1, 0, fault, FAULT
+                    1e-6, zero, 0, 0, zero, zero, zero, 1, pool, Wide(page_bytes), 1, fault, FAULT
                 )
                 check.equal(f"place_heads {form} of {bad}", fault.read(), np.array([FAULT], np.uint32))
         card.free_all()
@@ -297,16 +259,33 @@ class Sequence:
         return out
 
     def by_tiles(self, queries, stride, heads_at_once, slices, out, out_stride, images):
-        tiles = -(-int(self.positions.max() + 1) // PAGE_POSITIONS)
-        work = self.card.upload(np.full((self.n, self.heads, tiles, self.width + 2), np.nan, F))
-        head_blocks = self.kv_heads * -(-(self.heads // self.kv_heads) // heads_at_once)
-        self.card.launch(
-            f"attend_tile_{heads_at_once}_{self.form}", (tiles, head_blocks, self.n), (256, 1, 1),
-            *self.asked(queries, stride), work, tiles, self.n
+        heads = (queries, stride, self.heads, None, 0, None, 0, self.kv_heads, self.width, self.width, None, None, 0.0, None, 0, 0)
+        where = (self.where, self.states, self.pages, self.pages_each, self.pool, Wide(self.page_bytes))
+        by_tiles(self.card, self.form, heads, where, self.positions, self.scale, heads_at_once, slices, out, out_stride, images)
+
+
+def tile_bytes(form, key_width, value_width):
+    key_bytes = row_bytes(form, key_width)
+    return PAGE_POSITIONS * (row_bytes(form, value_width) + key_bytes + (0 if key_bytes % 128 else 64))
+
+
+def by_tiles(card, form, heads, where, positions, scale, heads_at_once, slices, out, out_stride, images, step=None):
+    """Attention by tiles of `step` rows at a time. `heads`: the arguments up to `neox`; `where`: from positions to the page's bytes."""
+    n, tiles = len(positions), -(-int(positions.max() + 1) // PAGE_POSITIONS)
+    q_heads, kv_heads, width, value_width = heads[2], heads[7], heads[8], heads[9]
+    all_width = q_heads * value_width
+    head_blocks = kv_heads * -(-(q_heads // kv_heads) // heads_at_once)
+    for first in range(0, n, step or n):
+        rows = min(step or n, n - first)
+        work = card.upload(np.full((rows, q_heads, tiles, value_width + 2), np.nan, F))
+        card.launch(
+            f"attend_tile_{heads_at_once}_{form}", (head_blocks, tiles, rows), (256, 1, 1), *heads, scale, *where, work, tiles,
+            first, n, images.fault, FAULT, shared=tile_bytes(form, width, value_width)
         )
-        self.card.launch(
-            "merge_images", (blocks(self.heads * self.width), self.n, 1), (64 * slices, 1, 1), work, tiles, self.where, out,
-            out_stride, self.heads, self.width, *images.arguments(), self.n, images.fault, FAULT
+        card.launch(
+            "merge_images", (blocks(all_width), rows, 1), (64 * slices, 1, 1), work, tiles, where[0].at(first),
+            out and out.at(first * out_stride), out_stride, q_heads, value_width, *images.arguments(first), rows, images.fault,
+            FAULT
         )
 
 
@@ -325,7 +304,7 @@ def check_tiles(card, oracle, check, rng):
         stride = 4 * width + 8
         queries = [np.concatenate([rng.standard_normal(2 * width).astype(F), q]) for _ in sequence.positions]
         queries = card.upload(strided(queries, stride, 4, rng)).at(4)
-        for heads_at_once, slices in ((2, 1), (8, 4)):
+        for heads_at_once, slices in ((1, 4), (2, 4), (4, 8), (8, 6)):
             out = card.upload(np.full((sequence.n, stride), 9, F))
             images = Images(card, 4 * width, sequence.n, ("a32", "a256"))
             sequence.by_tiles(queries, stride, heads_at_once, slices, out, stride, images)
@@ -347,7 +326,7 @@ def check_tiles(card, oracle, check, rng):
             stride = heads * width
             queries = card.upload(rng.standard_normal((sequence.n, stride)).astype(F))
             want = sequence.by_spans(queries, stride)
-            for heads_at_once, slices, has_floats in ((2, 2, 1), (8, 1, 0)):
+            for heads_at_once, slices, has_floats in ((1, 8, 0), (2, 5, 1), (4, 4, 1), (8, 4, 0)):
                 out = card.upload(np.full((sequence.n, stride), 9, F))
                 images = Images(card, stride, sequence.n, ("a32",) if has_floats else ("a32", "a256"))
                 to = out if has_floats else None
@@ -357,3 +336,74 @@ def check_tiles(card, oracle, check, rng):
                     check.equal(what, out.read(), want.read())
                 images.check(what, check, quantised(card, want, stride, 0, stride, sequence.n))
             card.free_all()
+
+
+def check_window_heads(card, oracle, check, rng):
+    """Norm, rope and append on the way to attention by tiles, against one launch after the other: rows of two states, of
+    which one crosses from tile to tile."""
+    for form in FORMS:
+        for width, heads, kv_heads, pairs, neox, normed in (
+            (32, 3, 3, 16, 0, 1), (64, 7, 1, 24, 1, 0), (96, 8, 2, 48, 1, 1), (128, 12, 1, 64, 1, 1), (128, 8, 4, 0, 0, 1),
+            (256, 4, 2, 128, 1, 1), (256, 9, 1, 32, 0, 0)
+        ):
+            all_heads, pages_each, eps = heads + 2 * kv_heads, 3, 1e-6
+            stride, page_bytes = all_heads * width + 4, 2 * kv_heads * PAGE_POSITIONS * row_bytes(form, width)
+            weights = [card.upload(rng.standard_normal(width).astype(F)) if normed else None for _ in range(2)]
+            pages = card.upload(rng.permutation(2 * pages_each).astype(np.uint32))
+            scale = float(F(1 / np.sqrt(np.float64(width))))
+            for rows in ([(1, 0)], [(0, 130)], [(1, 61), (0, 5), (1, 62), (1, 63), (0, 6), (1, 64), (1, 65)],
+                         [(1, p) for p in range(124, 132)]):
+                positions = np.array([p for _, p in rows], np.uint32)
+                n = len(rows)
+                # Keys and values of all positions before.
+                pool = rng.standard_normal((2 * pages_each, page_bytes // 4)).astype(F).view(np.uint8)
+                if form == "f16":
+                    pool = rng.standard_normal((2 * pages_each, page_bytes // 2)).astype(np.float16).view(np.uint8)
+                if form == "q8_0":
+                    blocks_of_32 = rng.integers(-127, 128, (2 * pages_each, page_bytes // 34, 34)).astype(np.int8)
+                    blocks_of_32[:, :, :2] = rng.random((2 * pages_each, page_bytes // 34, 1)).astype(np.float16).view(np.int8)
+                    pool = blocks_of_32.view(np.uint8).reshape(2 * pages_each, page_bytes)
+                x = rng.standard_normal((n, stride)).astype(F)
+                angles = card.upload(rng.standard_normal((n, 2 * max(pairs, 1))).astype(F))
+                states = card.upload(np.array([s for s, _ in rows], np.uint32))
+                given = lambda rows_at: (
+                    rows_at, stride, heads, rows_at.at(heads * width), stride, rows_at.at((heads + kv_heads) * width), stride,
+                    kv_heads, width, width, *weights, eps, angles, pairs, neox
+                )
+                where = lambda to: (card.upload(positions), states, pages, pages_each, to, Wide(page_bytes))
+                for heads_at_once, step in ((1, None), (2, None), (4, None), (8, None), (2, 3)):
+                    want_rows, want_pool, fault = card.upload(x), card.upload(pool), card.upload(np.zeros(1, np.uint32))
+                    card.launch(
+                        f"place_heads_{form}", (-(-all_heads // 4), n, 1), (128, 1, 1), *given(want_rows), *where(want_pool), n,
+                        fault, FAULT
+                    )
+                    placed = list(given(want_rows))
+                    placed[3] = placed[5] = None
+                    outs, made = [], []
+                    got_pool = card.upload(pool)
+                    for arguments, to in ((placed, want_pool), (given(card.upload(x)), got_pool)):
+                        outs.append(card.upload(np.full((n, heads * width), 9, F)))
+                        made.append(Images(card, heads * width, n, ("a32",)))
+                        by_tiles(card, form, arguments, where(to), positions, scale, heads_at_once, 4, outs[-1], heads * width,
+                                 made[-1], step)
+                    what = f"attention with heads, {form} {heads} of {width} on {kv_heads}, {n} rows, {heads_at_once} at once"
+                    check.equal(what, outs[1].read(), outs[0].read())
+                    check.equal(what + ": pool", got_pool.read(), want_pool.read())
+                    check.equal(what + ": codes", made[1].places["a32"][0].read(), made[0].places["a32"][0].read())
+                    check.equal(what + ": fault", made[1].fault.read(), made[0].fault.read())
+                card.free_all()
+                weights = [card.upload(rng.standard_normal(width).astype(F)) if normed else None for _ in range(2)]
+                pages = card.upload(rng.permutation(2 * pages_each).astype(np.uint32))
+        # Rule 6, as in append.
+        for bad in {"f32": (), "f16": (65520.0, np.nan), "q8_0": (65536.0 * 127, np.inf)}[form]:
+            for at in (32, 64):
+                rows, images = np.zeros((1, 96), F), Images(card, 32, 1, ())
+                rows[0, at + 7] = bad
+                x, zero = card.upload(rows), card.upload(np.zeros(2, np.uint32))
+                page_bytes = 2 * PAGE_POSITIONS * row_bytes(form, 32)
+                pool = card.alloc((page_bytes,), np.uint8)
+                arguments = (x, 96, 1, x.at(32), 96, x.at(64), 96, 1, 32, 32, None, None, 1e-6, zero, 0, 0)
+                by_tiles(card, form, arguments, (zero, zero, zero, 1, pool, Wide(page_bytes)), np.zeros(1, np.uint32), 1.0, 2, 4,
+                         card.alloc((1, 32), F), 32, images)
+                check.equal(f"attention with heads, {form} of {bad}", images.fault.read(), np.array([FAULT], np.uint32))
+        card.free_all()

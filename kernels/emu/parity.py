@@ -122,7 +122,7 @@ def check_router(card, oracle, check, rng):
         ids, weights = card.alloc((2, used), np.uint32), card.alloc((2, used), F)
         fault = card.upload(np.zeros(1, np.uint32))
         card.launch(
-            "route", (2, 1, 1), (256, 1, 1), card.upload(rows).at(2), experts + 3, experts, used, ids, weights, 2, fault,
+            "route", (2, 1, 1), (32 if experts <= 256 else 256, 1, 1), card.upload(rows).at(2), experts + 3, experts, used, ids, weights, 2, fault,
             FAULT
         )
         check.equal(f"route {i}: ids", ids.read()[1], np.array(case["ids"], np.uint32))
@@ -133,7 +133,7 @@ def check_router(card, oracle, check, rng):
         logits[0, place] = np.nan
         ids, weights = card.alloc((1, 4), np.uint32), card.alloc((1, 4), F)
         fault = card.upload(np.zeros(1, np.uint32))
-        card.launch("route", (1, 1, 1), (256, 1, 1), card.upload(logits), experts, experts, 4, ids, weights, 1, fault, FAULT)
+        card.launch("route", (1, 1, 1), (32 if experts <= 256 else 256, 1, 1), card.upload(logits), experts, experts, 4, ids, weights, 1, fault, FAULT)
         check.equal("route: a logit that is no number", fault.read(), np.array([FAULT], np.uint32))
         check.equal("route: experts that exist", ids.read()[0] < experts, np.ones(4, bool))
 
@@ -264,10 +264,10 @@ SECTIONS = [
     check_sums,
     check_attention,
     fused.check_norm_images,
-    fused.check_sum_norm,
     fused.check_norm_router,
     fused.check_heads,
     fused.check_tiles,
+    fused.check_window_heads,
     prompt_attention.check_prompt_attention,
     handover.check_best,
     handover.check_host,

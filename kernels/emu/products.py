@@ -17,9 +17,11 @@ TILE_ROWS, TILE_COLUMNS = 128, 64
 EXPERTS = 3
 
 
-# Of a block of threads that multiplies with images.
-TILE_ROWS = 16
-NARROW, WIDE = 2, 8
+# Of a block of threads that multiplies with images: rows of a tile and of a cell, activation rows of each kernel.
+TILE_ROWS, CELL_ROWS = 16, 8
+LANES = {"one": 1, "two": 2, "four": 4}
+TILES = {"narrow": 2, "wide": 8}
+WINDOWS = {**LANES, **TILES}
 # Images that a block makes of its own input are no wider.
 OWN_COLS = 4096
 
@@ -32,20 +34,39 @@ def tiles(rows):
     return -(-rows // TILE_ROWS)
 
 
+# Of an item of a block's warps, for any format.
+ITEM_BYTES = 32 * 16 * 19
+
+
+def few_shared(cols, count, eights, matrices, ahead):
+    """Dynamic shared memory of a kernel by lanes: weights, images with their sums, values of groups."""
+    groups = -(-cols // 256)
+    return 4 * ahead * ITEM_BYTES + count * (groups * (256 + 4 * 16 + 4 * 8) + eights * matrices * 8 * 4 * (groups | 1))
+
+
 def launch_window(
-    card, name, targets, image, cols, n, wide=False, paired=0, add=(None, 0), chosen=None, floats=None, tiles_log=0
+    card, kernel, name, targets, image, cols, n, paired=0, add=(None, 0), chosen=None, floats=None, tall=0
 ):
     """`targets`: up to three of (w, out, out stride, rows, scale, bias); `chosen`: ids, bytes of an expert, experts a row,
-    which targets have a scale an expert; `floats`: rows, their stride, the fault word."""
-    blocks_of = [-(-target[3] // (TILE_ROWS << tiles_log)) for target in targets]
-    grid = blocks_of[0] if paired else sum(blocks_of)
-    each = 1 if chosen or floats else (WIDE if wide else NARROW)
+    which targets have a scale an expert; `floats`: rows, their stride, the fault word; `tall`: makes a block's rows more."""
+    count = WINDOWS[kernel]
+    few = kernel in LANES
+    height = 1 + tall if few else min(tall, 3 if kernel == "narrow" else 1)
+    ahead = 1 + tall % 2
+    block_rows = CELL_ROWS * height if few else TILE_ROWS << height
+    # Where the blocks of each target begin; those of none never do.
+    starts = [0]
+    for target in targets[:1] if paired else targets:
+        starts.append(starts[-1] - (-target[3] // block_rows))
+    first = [starts[k] if k < len(starts) - 1 else 2**31 - 1 for k in (1, 2)]
     columns = zip(*(targets + [(None, None, 0, 0, None, None)] * (3 - len(targets))))
     ids, expert_bytes, used, scales = chosen or (None, 0, 1, 0)
+    grid = (starts[-1], used, n // used) if chosen else (starts[-1], -(-n // (1 if floats else count)), 1)
     rows = (*floats, FAULT) if floats else (None, 0, None, 0)
     card.launch(
-        f"window_{'wide_' if wide else ''}{name}", (grid, -(-n // each), 1), (256, 1, 1),
-        *(a for c in columns for a in c), paired, tiles_log, *image, cols, n, *add, ids, Wide(expert_bytes), used, scales, *rows
+        f"window_{kernel}_{name}", grid, (128 if few else 256, 1, 1),
+        *(a for c in columns for a in c), *first, paired, height, ahead, *image, cols, n, *add, ids, Wide(expert_bytes), scales, 0,
+        *rows, shared=few_shared(cols, count, height, 1 + paired, ahead) if few else 0
     )
 
 
@@ -193,13 +214,13 @@ def check_groups(card, oracle, check, rng):
 
 def check_one(card, check, what, name, weights, w, codes_scales, dense, cols, last, y, y_f32):
     rows, stride = weights.count, weights.count + 5
-    for kernel, want in (("narrow", y), ("wide", y), ("float", y_f32)):
+    for kernel, want in (*((k, y) for k in WINDOWS), ("float", y_f32)):
         out = card.upload(np.full((BATCH, stride), 9, F))
         if kernel == "float":
             grid = products_grid(rows, BATCH)
             card.launch(f"product_float_{name}", *grid, w, dense, cols, out, stride, rows, cols, BATCH, *last)
         else:
-            launch_window(card, name, [(w, out, stride, rows, *last)], codes_scales, cols, BATCH, kernel == "wide")
+            launch_window(card, kernel, name, [(w, out, stride, rows, *last)], codes_scales, cols, BATCH)
         got = out.read()
         for row in range(1, BATCH, 3):
             check.equal(f"{kernel} {what}", got[row, weights.first : rows], floats(want))
@@ -224,7 +245,7 @@ def check_experts(card, check, what, name, weights, experts, x, codes, scales, d
         else:
             own = (dense, cols, fault) if kernel == "own codes" else None
             launch_window(
-                card, name, [(experts, out, rows, rows, factors, None)], (None, None) if own else (codes, scales), cols, n,
+                card, "one", name, [(experts, out, rows, rows, factors, None)], (None, None) if own else (codes, scales), cols, n,
                 chosen=(ids, expert_bytes, used, 1), floats=own
             )
         got = out.read().reshape(BATCH, used, rows)
@@ -266,7 +287,7 @@ class Window:
                 self.card.upload(np.ascontiguousarray(a[:, g * k : (g + 1) * k])) for a, k in ((codes, 256), (scales, per_scale))
             ]
             out = self.card.alloc((self.n, self.rows), F)
-            launch_window(self.card, self.name, [(w, out, self.rows, self.rows, None, None)], part, 256, self.n)
+            launch_window(self.card, "wide", self.name, [(w, out, self.rows, self.rows, None, None)], part, 256, self.n)
             total = total + out.read()
         return total
 
@@ -285,21 +306,21 @@ def check_windows(card, oracle, check, rng):
     for number, kind in enumerate(kinds):
         for shape in range(number, number + 3):
             rows, cols = SHAPES[shape % len(SHAPES)]
-            n = 1 + (number + shape) % WIDE
+            n = 1 + (number + shape) % WINDOWS["wide"]
             one, other = (Window(card, kind, rows, cols, n, rng) for _ in range(2))
             other.x, other.dense, other.image = one.x, one.dense, one.image
             due = [one.due(), other.due()]
             what = f"{one.name} {rows}x{cols} by {n}"
-            for wide in (False, True):
-                check_window(card, check, f"{what}, {'wide' if wide else 'narrow'}", wide, one, other, due, rng)
+            for kernel in WINDOWS:
+                check_window(card, check, f"{what}, {kernel}", kernel, one, other, due, rng)
             check_window_experts(card, check, what, one, other, due, rng)
             card.free_all()
 
 
-def check_window(card, check, what, wide, one, other, due, rng):
+def check_window(card, check, what, kernel, one, other, due, rng):
     rows, cols, n, name, stride = one.rows, one.cols, one.n, one.name, one.rows + 3
-    how = {"wide": wide, "tiles_log": int(rng.integers(0, 2 if wide else 4))}
-    what += f" by {1 << how['tiles_log']} tiles"
+    tall = int(rng.integers(0, 4))
+    what += f", tall {tall}"
     scale, bias = rng.standard_normal(1).astype(F), rng.standard_normal(rows).astype(F)
     on_card = card.upload(scale), card.upload(bias)
     residual = rng.standard_normal((n, stride)).astype(F)
@@ -315,22 +336,22 @@ def check_window(card, check, what, wide, one, other, due, rng):
         (other.w, card.upload(residual), stride, rows, *on_card),
         (one.w, card.upload(residual), stride, fewer, None, on_card[1]),
     ]
-    launch_window(card, name, targets, one.image, cols, n, **how)
+    launch_window(card, kernel, name, targets, one.image, cols, n, tall=tall)
     wants = due[0], due[1] * scale + bias, (due[0] + bias)[:, :fewer]
     for number, (target, want) in enumerate(zip(targets, wants)):
         check.equal(f"matrix {number} of three {what}", target[1].read(), whole(want))
     out = card.upload(residual)
-    launch_window(card, name, [(one.w, out, stride, rows, *on_card)], one.image, cols, n, **how, add=(out, stride))
+    launch_window(card, kernel, name, [(one.w, out, stride, rows, *on_card)], one.image, cols, n, tall=tall, add=(out, stride))
     check.equal(f"added {what}", out.read(), whole(residual[:, :rows] + (due[0] * scale + bias)))
     out = card.upload(residual)
     sides = [(one.w, out, stride, rows, on_card[0], None), (other.w, out, stride, rows, None, on_card[1])]
-    launch_window(card, name, sides, one.image, cols, n, **how, paired=1)
+    launch_window(card, kernel, name, sides, one.image, cols, n, tall=tall, paired=1)
     check.equal(f"gate and up {what}", out.read(), whole(swiglu(card, due[0] * scale, due[1] + bias)))
-    if cols <= OWN_COLS and not wide:
+    if cols <= OWN_COLS and kernel == "one":
         out, fault = card.upload(residual), card.upload(np.zeros(1, np.uint32))
         targets = [(one.w, out, stride, rows, *on_card)]
         own = (one.dense, cols, fault)
-        launch_window(card, name, targets, (None, None), cols, n, **how, add=(out, stride), floats=own)
+        launch_window(card, kernel, name, targets, (None, None), cols, n, tall=tall, add=(out, stride), floats=own)
         check.equal(f"own images {what}", out.read(), whole(residual[:, :rows] + (due[0] * scale + bias)))
         check.equal(f"own images {what}: fault", fault.read(), np.zeros(1, np.uint32))
 
@@ -343,17 +364,17 @@ def check_window_experts(card, check, what, one, other, due, rng):
     chosen = rng.integers(0, 2, (n, 2)).astype(np.uint32)
     factors = rng.standard_normal(2).astype(F)
     both = np.stack(due)
-    tiles_log = int(rng.integers(0, 4))
-    what += f" by {1 << tiles_log} tiles"
+    tall = int(rng.integers(0, 4))
+    what += f", tall {tall}"
 
     def of_pairs(order):
         return both[order, np.arange(n)[:, None]].reshape(2 * n, rows)
 
     out = card.alloc((2 * n, rows), F)
     launch_window(
-        card, name,
+        card, "one", name,
         [(gate, out, rows, rows, card.upload(factors), None), (up, out, rows, rows, card.upload(factors[:1]), None)],
-        one.image, cols, 2 * n, tiles_log=tiles_log, paired=1, chosen=(card.upload(chosen), sides[0].size, 2, 1)
+        one.image, cols, 2 * n, tall=tall, paired=1, chosen=(card.upload(chosen), sides[0].size, 2, 1)
     )
     want = swiglu(card, of_pairs(chosen) * factors[chosen].reshape(2 * n, 1), of_pairs(1 - chosen) * factors[0])
     check.equal(f"experts' gate and up {what}", out.read(), want)
@@ -365,7 +386,7 @@ def check_window_experts(card, check, what, one, other, due, rng):
             x[-1, bad] = np.inf
         ids, out, fault = chosen[:, 0].copy(), card.alloc((n, rows), F), card.upload(np.zeros(1, np.uint32))
         launch_window(
-            card, name, [(gate, out, rows, rows, None, None)], (None, None), cols, n, tiles_log=tiles_log,
+            card, "one", name, [(gate, out, rows, rows, None, None)], (None, None), cols, n, tall=tall,
             chosen=(card.upload(ids), sides[0].size, 1, 0), floats=(card.upload(x), cols, fault)
         )
         whole = n if bad is None else n - 1

@@ -115,15 +115,6 @@ inline u32 f32_f16x2(f32 low, f32 high) { return u32(f32_f16(low)) | u32(f32_f16
 
 inline i32 hidden(i32 v) { return v; }
 
-inline void copy_ahead(void* shared, const void* global, bool present) {
-    if (present) {
-        memcpy(shared, global, 16);
-    } else {
-        memset(shared, 0, 16);
-    }
-}
-inline void copies_done() {}
-
 inline void load_pieces(const void* row, u32 (&to)[4]) {
     const u32 own = emu::lane();
     emu_show(static_cast<const u32*>(row), [&](auto of) {
@@ -172,6 +163,7 @@ inline void prefetch(const void*) {}
 inline void wait_for_previous() { emu::note_wait(); }
 inline void let_next_start() {}
 
+inline u32 load_fresh(const u32* place) { return *place; }
 inline void add_one(u32* place) { __atomic_fetch_add(place, 1u, __ATOMIC_RELAXED); }
 
 inline void set_once(u32* place, u32 value) {

@@ -7,12 +7,9 @@
 #include "formats/part.cuh"
 #include "formats/grids.cuh"
 
-struct IQ1_S {
+struct IQ1_S : Format {
     static constexpr i32 VALUES = 256, BYTES = 2 + 32 + 16, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
-    static constexpr i32 SCALE_VALUES = 32;
-    static constexpr bool FAR_PARTS = false;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {

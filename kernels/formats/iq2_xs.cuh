@@ -7,12 +7,10 @@
 #include "formats/part.cuh"
 #include "formats/grids.cuh"
 
-struct IQ2_XS {
+struct IQ2_XS : Format {
     static constexpr i32 VALUES = 256, BYTES = 2 + 64 + 8, ALIGN = 2;
     static constexpr Order ORDER = Order::SUPER;
     static constexpr i32 SCALE_VALUES = 16;
-    static constexpr bool FAR_PARTS = false;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {

@@ -6,10 +6,9 @@
 #pragma once
 #include "formats/part.cuh"
 
-struct IQ4_NL {
+struct IQ4_NL : Format {
     static constexpr i32 VALUES = 32, BYTES = 2 + 16, ALIGN = 2;
     static constexpr Order ORDER = Order::STEPS;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {

@@ -6,12 +6,9 @@
 #pragma once
 #include "formats/part.cuh"
 
-struct IQ4_XS {
+struct IQ4_XS : Format {
     static constexpr i32 VALUES = 256, BYTES = 2 + 2 + 4 + 128, ALIGN = 8;
     static constexpr Order ORDER = Order::SUPER;
-    static constexpr i32 SCALE_VALUES = 32;
-    static constexpr bool FAR_PARTS = false;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {

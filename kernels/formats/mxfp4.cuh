@@ -12,10 +12,9 @@ DEVICE f32 half_e8m0(u32 e) {
     return bits_f32(e < 2 ? 0x00200000u << e : (e - 1) << 23);
 }
 
-struct MXFP4 {
+struct MXFP4 : Format {
     static constexpr i32 VALUES = 32, BYTES = 1 + 16, ALIGN = 1;
     static constexpr Order ORDER = Order::STEPS;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {

@@ -15,10 +15,10 @@ DEVICE f32 half_e4m3(u32 x) {
     return bits_f32((exponent + 127 - 8) << 23 | mantissa << 20);
 }
 
-struct NVFP4 {
+struct NVFP4 : Format {
     static constexpr i32 VALUES = 64, BYTES = 4 + 32, ALIGN = 4;
     static constexpr Order ORDER = Order::STEPS;
-    static constexpr bool OFFSET = false, HALVES = true;
+    static constexpr bool HALVES = true;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {

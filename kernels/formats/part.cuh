@@ -1,7 +1,8 @@
 // part.cuh: 32 neighbouring values of a row as integer codes and scales, and what decoders build them from.
 //
 // Every format's file has one struct: BYTES and VALUES of a block, ALIGN (the largest power of two that divides BYTES,
-// at most 16), the traits of its products, and `decode`, which gives part 0 .. VALUES / 32 - 1 of a block.
+// at most 16), ORDER, those traits of its products that are not `Format`'s, and `decode`, which gives part
+// 0 .. VALUES / 32 - 1 of a block.
 // Invariants: decoding never fails and never leaves a table, whatever the bytes; from a card's memory (`const u8*`) it reads
 // bytes of its block, and below them at most those of the same aligned word; from shared memory (`Near`) whole sixteens.
 // A block's address is a multiple of ALIGN.
@@ -19,8 +20,17 @@ enum class Order {
     SUPER,  // A256: a float step for each 256 values, value = d * scale * code (- m * min)
 };
 
+// What most formats have in common.
+struct Format {
+    static constexpr i32 SCALE_VALUES = 32;      // SUPER: values of an integer scale, 32 or 16
+    static constexpr i32 BIAS = 0;               // `decode` gives codes + BIAS, which lie in 0 .. 127 then
+    static constexpr bool FAR_PARTS = false;     // SUPER: parts i and i + 2 of each four share bytes, not neighbours
+    static constexpr bool OFFSET = false;        // values have an offset beside their scale
+    static constexpr bool HALVES = false;        // STEPS: half parts have float scales of their own
+};
+
 struct Part {
-    u32 code[PART_WORDS];  // signed bytes, value i in byte i & 3 of word i >> 2
+    u32 code[PART_WORDS];  // signed bytes, value i in byte i & 3 of word i >> 2; with BIAS more by that
     i32 scale[2];          // SUPER: integer scale of each half part
     i32 min[2];            // SUPER with an offset: integer minimum of each half part
     f32 d[2];              // float scale of each half part, where HALVES; else d[0] is the part's
@@ -112,6 +122,15 @@ DEVICE constexpr u32 four(u32 v) { return v * 0x01010101u; }
 
 // Each byte of x minus that of y, as signed bytes; bytes of x are at most 127, those of y at most 128.
 DEVICE u32 minus4(u32 x, u32 y) { return ((x | 0x80808080u) - y) ^ 0x80808080u; }
+
+// The codes of a part of F without their bias.
+template <class F>
+DEVICE void remove_bias(Part& part) {
+    if constexpr (F::BIAS > 0) {
+#pragma unroll
+        for (i32 i = 0; i < PART_WORDS; i++) part.code[i] = minus4(part.code[i], four(F::BIAS));
+    }
+}
 
 // Bit k of four bits as byte k: 0 or 1.
 DEVICE u32 spread_bits(u32 bits) { return (bits * 0x00204081u) & 0x01010101u; }

@@ -6,10 +6,10 @@
 #pragma once
 #include "formats/part.cuh"
 
-struct Q1_0 {
+struct Q1_0 : Format {
     static constexpr i32 VALUES = 128, BYTES = 2 + 16, ALIGN = 2;
+    static constexpr i32 BIAS = 1;
     static constexpr Order ORDER = Order::STEPS;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {
@@ -17,7 +17,7 @@ struct Q1_0 {
         u32 bits[1];
         load_words<ALIGN>(block + 2 + 4 * part, bits);
 #pragma unroll
-        for (i32 i = 0; i < 8; i++) out.code[i] = minus4(spread_bits(bits[0] >> (4 * i) & 15) << 1, four(1));
+        for (i32 i = 0; i < 8; i++) out.code[i] = spread_bits(bits[0] >> (4 * i) & 15) << 1;
     }
 };
 static_assert(Q1_0::BYTES == 18, "Q1_0");

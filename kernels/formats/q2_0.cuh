@@ -6,10 +6,10 @@
 #pragma once
 #include "formats/part.cuh"
 
-struct Q2_0 {
+struct Q2_0 : Format {
     static constexpr i32 VALUES = 64, BYTES = 2 + 16, ALIGN = 2;
+    static constexpr i32 BIAS = 1;
     static constexpr Order ORDER = Order::STEPS;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {
@@ -17,7 +17,7 @@ struct Q2_0 {
         u32 q[2];
         load_words<ALIGN>(block + 2 + 8 * part, q);
 #pragma unroll
-        for (i32 i = 0; i < 8; i++) out.code[i] = minus4(spread_pairs(q[i / 4] >> (8 * (i & 3)) & 255), four(1));
+        for (i32 i = 0; i < 8; i++) out.code[i] = spread_pairs(q[i / 4] >> (8 * (i & 3)) & 255);
     }
 };
 static_assert(Q2_0::BYTES == 18, "Q2_0");

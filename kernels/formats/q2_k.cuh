@@ -6,12 +6,11 @@
 #pragma once
 #include "formats/part.cuh"
 
-struct Q2_K {
+struct Q2_K : Format {
     static constexpr i32 VALUES = 256, BYTES = 16 + 64 + 2 + 2, ALIGN = 4;
     static constexpr Order ORDER = Order::SUPER;
     static constexpr i32 SCALE_VALUES = 16;
-    static constexpr bool FAR_PARTS = false;
-    static constexpr bool OFFSET = true, HALVES = false;
+    static constexpr bool OFFSET = true;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {

@@ -7,12 +7,11 @@
 #include "formats/part.cuh"
 #include "formats/k_scales.cuh"
 
-struct Q3_K {
+struct Q3_K : Format {
     static constexpr i32 VALUES = 256, BYTES = 32 + 64 + 12 + 2, ALIGN = 2;
+    static constexpr i32 BIAS = 4;
     static constexpr Order ORDER = Order::SUPER;
     static constexpr i32 SCALE_VALUES = 16;
-    static constexpr bool FAR_PARTS = false;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {
@@ -23,8 +22,7 @@ struct Q3_K {
         load_words<ALIGN>(block + 32 + 32 * (part >> 2), low);
 #pragma unroll
         for (i32 i = 0; i < 8; i++) {
-            const u32 q = (low[i] >> (2 * (part & 3)) & four(3)) | (third[i] >> part & four(1)) << 2;
-            out.code[i] = minus4(q, four(4));
+            out.code[i] = (low[i] >> (2 * (part & 3)) & four(3)) | (third[i] >> part & four(1)) << 2;
         }
     }
 };

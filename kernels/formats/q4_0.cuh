@@ -6,10 +6,10 @@
 #pragma once
 #include "formats/part.cuh"
 
-struct Q4_0 {
+struct Q4_0 : Format {
     static constexpr i32 VALUES = 32, BYTES = 2 + 16, ALIGN = 2;
+    static constexpr i32 BIAS = 8;
     static constexpr Order ORDER = Order::STEPS;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {
@@ -18,8 +18,8 @@ struct Q4_0 {
         load_words<ALIGN>(block + 2, q);
 #pragma unroll
         for (i32 i = 0; i < 4; i++) {
-            out.code[i] = minus4(low_nibbles(q[i]), four(8));
-            out.code[i + 4] = minus4(high_nibbles(q[i]), four(8));
+            out.code[i] = low_nibbles(q[i]);
+            out.code[i + 4] = high_nibbles(q[i]);
         }
     }
 };

@@ -7,12 +7,10 @@
 #include "formats/part.cuh"
 #include "formats/k_scales.cuh"
 
-struct Q4_K {
+struct Q4_K : Format {
     static constexpr i32 VALUES = 256, BYTES = 2 + 2 + 12 + 128, ALIGN = 16;
     static constexpr Order ORDER = Order::SUPER;
-    static constexpr i32 SCALE_VALUES = 32;
-    static constexpr bool FAR_PARTS = false;
-    static constexpr bool OFFSET = true, HALVES = false;
+    static constexpr bool OFFSET = true;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {

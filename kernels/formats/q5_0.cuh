@@ -6,10 +6,10 @@
 #pragma once
 #include "formats/part.cuh"
 
-struct Q5_0 {
+struct Q5_0 : Format {
     static constexpr i32 VALUES = 32, BYTES = 2 + 4 + 16, ALIGN = 2;
+    static constexpr i32 BIAS = 16;
     static constexpr Order ORDER = Order::STEPS;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {
@@ -20,8 +20,8 @@ struct Q5_0 {
         for (i32 i = 0; i < 4; i++) {
             const u32 low = low_nibbles(word[i + 1]) | spread_bits(word[0] >> (4 * i) & 15) << 4;
             const u32 high = high_nibbles(word[i + 1]) | spread_bits(word[0] >> (4 * i + 16) & 15) << 4;
-            out.code[i] = minus4(low, four(16));
-            out.code[i + 4] = minus4(high, four(16));
+            out.code[i] = low;
+            out.code[i + 4] = high;
         }
     }
 };

@@ -6,10 +6,10 @@
 #pragma once
 #include "formats/part.cuh"
 
-struct Q5_1 {
+struct Q5_1 : Format {
     static constexpr i32 VALUES = 32, BYTES = 2 + 2 + 4 + 16, ALIGN = 8;
     static constexpr Order ORDER = Order::STEPS;
-    static constexpr bool OFFSET = true, HALVES = false;
+    static constexpr bool OFFSET = true;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {

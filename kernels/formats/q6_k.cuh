@@ -6,12 +6,12 @@
 #pragma once
 #include "formats/part.cuh"
 
-struct Q6_K {
+struct Q6_K : Format {
     static constexpr i32 VALUES = 256, BYTES = 128 + 64 + 16 + 2, ALIGN = 2;
+    static constexpr i32 BIAS = 32;
     static constexpr Order ORDER = Order::SUPER;
     static constexpr i32 SCALE_VALUES = 16;
     static constexpr bool FAR_PARTS = true;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {
@@ -23,8 +23,7 @@ struct Q6_K {
         load_words<ALIGN>(block + 128 + 32 * h, upper);
 #pragma unroll
         for (i32 i = 0; i < 8; i++) {
-            const u32 q = low_nibbles(low[i] >> (4 * (k >> 1))) | (upper[i] >> (2 * k) & four(3)) << 4;
-            out.code[i] = minus4(q, four(32));
+            out.code[i] = low_nibbles(low[i] >> (4 * (k >> 1))) | (upper[i] >> (2 * k) & four(3)) << 4;
         }
     }
 };

@@ -6,10 +6,9 @@
 #pragma once
 #include "formats/part.cuh"
 
-struct Q8_0 {
+struct Q8_0 : Format {
     static constexpr i32 VALUES = 32, BYTES = 2 + 32, ALIGN = 2;
     static constexpr Order ORDER = Order::STEPS;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {

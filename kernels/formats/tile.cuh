@@ -21,8 +21,7 @@ template <class F> DEVICE constexpr i32 image_values() { return F::ORDER == Orde
 
 // Whether the halves of a part have scales of their own.
 template <class F> DEVICE constexpr bool two_scales() {
-    if constexpr (F::ORDER == Order::SUPER) return F::SCALE_VALUES == 16;
-    return F::HALVES;
+    return F::ORDER == Order::SUPER ? F::SCALE_VALUES == 16 : F::HALVES;
 }
 
 // The bytes of one group of 16 rows in shared memory.
@@ -171,7 +170,7 @@ struct GroupWork {
 
     // Part i of the lane's unit of a group, for set s. `out` is 0 where the lane gives nothing.
     DEVICE void load_part(i32 s, i32 lane, i32 group, i32 i, u32 (&out)[PART_WORDS]) const {
-        constexpr i32 APART = SUPER ? (far_parts() ? 2 : 1) : GROUP_PARTS / UNIT_PARTS;
+        constexpr i32 APART = SUPER ? (F::FAR_PARTS ? 2 : 1) : GROUP_PARTS / UNIT_PARTS;
         if (2 * s >= given) return;
         if constexpr (!SUPER) {
             if ((group * GROUP_PARTS + part_of(lane & 3, i)) * PART_VALUES >= cols) {
@@ -238,11 +237,6 @@ struct GroupWork {
     }
 
   private:
-    static DEVICE constexpr bool far_parts() {
-        if constexpr (SUPER) return F::FAR_PARTS;
-        return false;
-    }
-
     // Part i of this lane's unit, rows g and g + 8.
     DEVICE void part(const Near (&at)[2], i32 group, i32 lane, i32 i, f32 (&d)[2], f32 (&m)[2]) {
         constexpr i32 BLOCK_PARTS = F::VALUES / PART_VALUES;
@@ -253,6 +247,7 @@ struct GroupWork {
             // Keeps the second row's bytes out of registers while the first's are there.
             if constexpr (!BOTH) warp_barrier();
             F::decode(at[k] + number / BLOCK_PARTS * F::BYTES, number % BLOCK_PARTS, p[k]);
+            remove_bias<F>(p[k]);
             d[k] = p[k].d[0];
             if constexpr (F::OFFSET) m[k] = p[k].m;
         }

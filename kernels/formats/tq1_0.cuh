@@ -7,19 +7,17 @@
 #pragma once
 #include "formats/part.cuh"
 
-// Digit n of four bytes, minus 1, for power = 3^n: a byte is a fraction of 256, and multiplying shifts digits out of it.
+// Digit n of four bytes, for power = 3^n: a byte is a fraction of 256, and multiplying shifts digits out of it.
 DEVICE u32 digits(u32 bytes, u32 power) {
     const u32 even = (bytes & 0x00ff00ffu) * power & 0x00ff00ffu;
     const u32 odd = (bytes >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu;
-    return minus4((even * 3 >> 8 & 0x00030003u) | (odd * 3 & 0x03000300u), four(1));
+    return (even * 3 >> 8 & 0x00030003u) | (odd * 3 & 0x03000300u);
 }
 
-struct TQ1_0 {
+struct TQ1_0 : Format {
     static constexpr i32 VALUES = 256, BYTES = 32 + 16 + 4 + 2, ALIGN = 2;
+    static constexpr i32 BIAS = 1;
     static constexpr Order ORDER = Order::SUPER;
-    static constexpr i32 SCALE_VALUES = 32;
-    static constexpr bool FAR_PARTS = false;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {

@@ -6,12 +6,10 @@
 #pragma once
 #include "formats/part.cuh"
 
-struct TQ2_0 {
+struct TQ2_0 : Format {
     static constexpr i32 VALUES = 256, BYTES = 64 + 2, ALIGN = 2;
+    static constexpr i32 BIAS = 1;
     static constexpr Order ORDER = Order::SUPER;
-    static constexpr i32 SCALE_VALUES = 32;
-    static constexpr bool FAR_PARTS = false;
-    static constexpr bool OFFSET = false, HALVES = false;
 
     template <class P>
     static DEVICE void decode(P block, i32 part, Part& out) {
@@ -20,7 +18,7 @@ struct TQ2_0 {
         u32 q[8];
         load_words<ALIGN>(block + 32 * (part >> 2), q);
 #pragma unroll
-        for (i32 i = 0; i < 8; i++) out.code[i] = minus4(q[i] >> (2 * (part & 3)) & four(3), four(1));
+        for (i32 i = 0; i < 8; i++) out.code[i] = q[i] >> (2 * (part & 3)) & four(3);
     }
 };
 static_assert(TQ2_0::BYTES == 66, "TQ2_0");

@@ -10,8 +10,9 @@ use super::devices::{card_rates, gpu_rates};
 use super::gpu_probe::CardSpeed;
 use crate::device::cpu::machine;
 use crate::device::cpu::simd::tier::Tier;
+use crate::device::cuda::driver::Device;
 use crate::device::cuda::listing::{self, DECODE_OP_US, Listing};
-use crate::device::cuda::vendor::Vendor;
+use crate::device::cuda::vendor::{Architecture, Vendor};
 use crate::engine::linking::LinkChoice;
 use crate::engine::open::{CardChoice, CpuThreads, CudaChoice};
 use crate::model::facts::{CardFacts, CardId, CardKind, LinkFacts, LinkKind};
@@ -167,6 +168,7 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
             );
         }
     }
+    say_what_runs(devices.iter().map(|(_, device)| device));
     let kinds: Vec<CardKind> = facts.iter().map(|f| f.kind).collect();
     let kernels = args.compilers.kernel_settings();
     let links = links(&kinds, &listings, &gpus, args.link)?;
@@ -178,6 +180,19 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
         tier,
         cuda: (!devices.is_empty()).then_some(CudaChoice { devices, kernels }),
     })
+}
+
+/// Says once of each architecture what runs there in place of what CUDA cards have.
+fn say_what_runs<'a>(devices: impl Iterator<Item = &'a Device>) {
+    let mut said = Vec::new();
+    for device in devices {
+        if let Ok(Architecture::Gfx(gfx)) = device.architecture
+            && !said.contains(&gfx)
+        {
+            tracing::warn!("{}", gfx.what_runs());
+            said.push(gfx);
+        }
+    }
 }
 
 /// Links between all cards, as they are to be tried.

@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -134,8 +135,13 @@ pub(super) fn gpu_rates(vendor: Vendor) -> GpuRates {
     measured_rates().map(|rates| vendor.one_of(rates.gpus, rates.hip)).unwrap_or_default()
 }
 
-/// Rates measured earlier on this processor.
+/// Rates measured earlier on this processor. The file is read, and complained about, once.
 fn measured_rates() -> Option<Rates> {
+    static READ: OnceLock<Option<Rates>> = OnceLock::new();
+    READ.get_or_init(read_rates).clone()
+}
+
+fn read_rates() -> Option<Rates> {
     let path = rates_path()?;
     // Not a pipe that nobody writes to, and nothing large.
     let text = match fs::metadata(&path) {
@@ -249,6 +255,7 @@ fn gpus_json(vendor: Vendor, listing: &Result<Listing, CudaError>) -> serde_json
     let Ok(listing) = listing else { return json };
     let version = |(major, minor): (i32, i32)| format!("{major}.{minor}");
     json["driver"] = version(listing.driver.version()).into();
+    json["library"] = listing.driver.place().into();
     json[vendor.compiler().to_ascii_lowercase()] = match &listing.compiler {
         Ok((found, place)) => serde_json::json!({ "version": version(*found), "file": place }),
         Err(error) => serde_json::json!({ "reason": error.to_string() }),
@@ -318,11 +325,10 @@ fn gpus_text(
     }
     let (major, minor) = listing.driver.version();
     let (maker, compiler) = (vendor.one_of("CUDA", "HIP"), vendor.compiler());
+    let driver = format!("driver for {maker} {major}.{minor} ({})", listing.driver.place());
     match &listing.compiler {
-        Ok(((a, b), place)) => {
-            writeln!(out, "       driver for {maker} {major}.{minor}, {compiler} {a}.{b} ({place})")?
-        }
-        Err(_) => writeln!(out, "       driver for {maker} {major}.{minor}, no {compiler}")?,
+        Ok(((a, b), place)) => writeln!(out, "       {driver}, {compiler} {a}.{b} ({place})")?,
+        Err(_) => writeln!(out, "       {driver}, no {compiler}")?,
     }
     Ok(())
 }

@@ -20,6 +20,10 @@ namespace emu {
 
 using DevicePointer = unsigned long long;
 
+// Whose library the files are linked into: NVIDIA's driver, or the stub of AMD's (`hip/`).
+enum class Maker { Nvidia, Amd };
+extern const Maker MAKER;
+
 // CUresult.
 enum Status : int {
     SUCCESS = 0,

@@ -135,8 +135,18 @@ static int number_behind(const std::string& image, const char* name) {
     return at == std::string::npos ? 0 : atoi(image.c_str() + at + strlen(name));
 }
 
+// The same for an image of AMD's: code of the card's own architecture, whose features it may leave open.
+static Status check_code_object(const std::string& image) {
+    const std::string name = CARDS[current_card()].gfx, option = "--offload-arch=";
+    const size_t at = image.find(option);
+    if (at == std::string::npos) return INVALID_IMAGE;
+    const size_t start = at + option.size(), end = image.find_first_of(std::string(" \0", 2), start);
+    return image.substr(start, end - start) == name.substr(0, name.find(':')) ? SUCCESS : NO_BINARY_FOR_GPU;
+}
+
 // What the driver of the current card says to an image of the stub compiler.
 static Status check_image(const std::string& image) {
+    if (MAKER == Maker::Amd) return check_code_object(image);
     const CardFacts& card = CARDS[current_card()];
     const int own = 10 * card.capability_major + card.capability_minor;
     const int machine_code = number_behind(image, "=sm_"), text = number_behind(image, "=compute_");
@@ -289,6 +299,13 @@ EXPORT int cuFuncSetAttribute(void* handle, int attribute, int value) {
     if (attribute == PREFERRED_SHARED_MEMORY_CARVEOUT) return SUCCESS;
     if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || size_t(value) > DYNAMIC_BYTES_MAX) return INVALID_VALUE;
     f->dynamic_bytes_max = value;
+    return SUCCESS;
+}
+
+// A number to choose grids by.
+EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* handle, int, size_t) {
+    if (functions.find(handle) == nullptr) return INVALID_HANDLE;
+    *blocks = 2;
     return SUCCESS;
 }
 

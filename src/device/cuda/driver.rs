@@ -33,7 +33,7 @@ pub use notes::Note;
 pub use sharing::MappedMemory;
 
 /// The most arguments of a kernel.
-const ARGUMENTS_MAX: usize = 34;
+const ARGUMENTS_MAX: usize = 37;
 
 /// A driver that is there and has started.
 #[derive(Clone, Copy, Debug)]
@@ -289,6 +289,12 @@ impl Context {
     /// Bytes of shared memory that a block can have.
     pub fn shared_bytes_max(&self) -> Result<usize, CudaError> {
         let which = self.vendor().one_of(own::ATTRIBUTES, hip::driver::ATTRIBUTES).shared_bytes_max;
+        Ok(attribute(self.api(), which, self.0.device)? as usize)
+    }
+
+    /// Multiprocessors of the card.
+    pub fn multiprocessors(&self) -> Result<usize, CudaError> {
+        let which = self.vendor().one_of(own::ATTRIBUTES, hip::driver::ATTRIBUTES).multiprocessors;
         Ok(attribute(self.api(), which, self.0.device)? as usize)
     }
 
@@ -734,6 +740,8 @@ fn host_memory(context: &Context, bytes: usize, flags: c_uint) -> Result<NonNull
 struct ModuleInner {
     context: Context,
     raw: Handle,
+    /// CUDA's driver copies it; HIP's library does not promise to.
+    _image: Vec<u8>,
 }
 
 // SAFETY: a module may be used by any thread; the driver locks.
@@ -762,9 +770,9 @@ impl Module {
         context.meets(Met::Module, ("cuModuleLoadData", "hipModuleLoadData"))?;
         // PTX is text and ends with a zero; one more byte hurts no machine code.
         let image: Vec<u8> = image.iter().copied().chain([0]).collect();
-        // SAFETY: the context is bound; the image is whole, ends with a zero and outlives the call.
+        // SAFETY: the context is bound; the image is whole, ends with a zero and lives as long as the module.
         unsafe { context.api().module_load(&mut raw, image.as_ptr().cast())? };
-        Ok(Module(Arc::new(ModuleInner { context: context.clone(), raw })))
+        Ok(Module(Arc::new(ModuleInner { context: context.clone(), raw, _image: image })))
     }
 
     /// The kernel of this name; `None` where there is none. `signature` is that of its source, `start` what it waits for.
@@ -828,6 +836,27 @@ impl Kernel {
             context.api().checked("cuFuncSetAttribute", status)?;
         }
         Ok(Kernel { shared_bytes, ..self })
+    }
+
+    /// The same kernel, with less dynamic shared memory in every launch, or as much.
+    pub fn with_less_shared(&self, bytes: usize) -> Kernel {
+        assert!(bytes <= self.shared_bytes as usize, "{}: {bytes} B of {}", self.name, self.shared_bytes);
+        Kernel { shared_bytes: bytes as u32, ..self.clone() }
+    }
+
+    /// Blocks of so many threads that a multiprocessor has at once.
+    pub fn resident(&self, threads: usize) -> Result<usize, CudaError> {
+        let context = &self.module.0.context;
+        context.bind()?;
+        let (mut blocks, threads) = (0, c_int::try_from(threads).expect("invariant: threads of a block"));
+        // SAFETY: the module lives, and with it the function; the target outlives the call.
+        unsafe { context.api().function_occupancy(&mut blocks, self.raw, threads, self.shared_bytes())? };
+        Ok(blocks as usize)
+    }
+
+    /// Dynamic shared memory of every launch.
+    pub fn shared_bytes(&self) -> usize {
+        self.shared_bytes as usize
     }
 }
 

@@ -15,7 +15,8 @@ use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 a
 use super::driver::{Context, Device, Kernel, Module, Parameter, Start};
 use super::shares::{Work, processors, share};
 use super::source::{
-    self, ATTENTION, ATTENTION_PROMPT, BEST, FORMATS, HOST, LINKS, PROMPT, ROUTER, ROWS, Unit,
+    self, APPEND, ATTENTION, ATTENTION_PROMPT, ATTENTION_WINDOW, BEST, FORMATS, HOST, LINKS, PROMPT, ROUTER,
+    ROWS, Unit,
 };
 use super::vendor::Architecture;
 use crate::device::{CardError, LoadProgress};
@@ -26,14 +27,17 @@ use crate::model::facts::{CardId, KvFormat};
 /// Of products with images: three matrices, images, what is added, experts, rows of floats.
 #[rustfmt::skip]
 const WINDOW: &[Parameter] = &[
-    P, P, P, P, P, P, I, I, I, I, I, I, P, P, P, P, P, P, I, I,
+    P, P, P, P, P, P, I, I, I, I, I, I, P, P, P, P, P, P, I, I, I, I, I,
     P, P, I, I, P, I, P, L, I, I, P, I, P, U,
 ];
 
 /// Parameters of each kernel, or family of kernels up to the name of a type: unit, name, parameters.
 const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&FORMATS, "embed_", &[P, P, P, I, I, I]),
-    (&FORMATS, "window_", WINDOW),
+    (&FORMATS, "window_one_", WINDOW),
+    (&FORMATS, "window_two_", WINDOW),
+    (&FORMATS, "window_four_", WINDOW),
+    (&FORMATS, "window_narrow_", WINDOW),
     (&FORMATS, "window_wide_", WINDOW),
     (&FORMATS, "product_float_", &[P, P, I, P, I, I, I, I, P, P]),
     (&FORMATS, "expert_product_float_", &[P, L, P, I, I, P, I, P, I, I, I, P, I]),
@@ -46,21 +50,18 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ROWS, "gather", &[P, I, P, I, P, I, I]),
     (&ROWS, "combine", &[P, P, P, I, I, I, I, I]),
     (&ROWS, "norm_images", &[P, I, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
-    (&ROWS, "sum_norm_images", &[P, I, P, P, I, P, I, F, P, I, P, P, P, P, I, P, U]),
     (&ROUTER, "route", &[P, I, I, I, P, P, I, P, U]),
     (&ROUTER, "norm_router_", &[P, I, P, I, F, P, I, P, P, P, P, P, P, P, P, I, I, I, P, U]),
-    (
-        &ATTENTION,
-        "place_heads_",
-        &[P, I, I, P, I, P, I, I, I, I, P, P, F, P, I, I, P, P, P, I, P, L, I, I, P, U],
-    ),
-    (&ATTENTION, "attend_tile_2_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
-    (&ATTENTION, "attend_tile_8_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
-    (&ATTENTION, "merge_images", &[P, I, P, P, I, I, I, P, P, P, P, I, P, U]),
-    (&ATTENTION, "append_", &[P, I, P, I, I, I, I, P, P, P, I, P, L, I, P, U]),
+    (&APPEND, "place_heads_", &[P, I, I, P, I, P, I, I, I, I, P, P, F, P, I, I, P, P, P, I, P, L, I, P, U]),
+    (&ATTENTION_WINDOW, "attend_tile_1_", TILE),
+    (&ATTENTION_WINDOW, "attend_tile_2_", TILE),
+    (&ATTENTION_WINDOW, "attend_tile_4_", TILE),
+    (&ATTENTION_WINDOW, "attend_tile_8_", TILE),
+    (&ATTENTION_WINDOW, "merge_images", &[P, I, P, P, I, I, I, P, P, P, P, I, P, U]),
+    (&APPEND, "append_", &[P, I, P, I, I, I, I, P, P, P, I, P, L, I, P, U]),
     (&ATTENTION, "attend_span_", &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, I]),
     (&ATTENTION, "attend_merge", &[P, I, P, P, I, I, I, I]),
-    (&ATTENTION, "copy_page", &[P, L, I, I]),
+    (&APPEND, "copy_page", &[P, L, I, I]),
     (&PROMPT, "group_pairs", &[P, I, I, P, P]),
     (&PROMPT, "prompt_product_", &[P, L, P, P, I, P, P, P, I, I, I, I, P, I, P]),
     (&BEST, "best_of_logits", &[P, I, I, P, I, I]),
@@ -73,6 +74,12 @@ const SIGNATURES: &[(&Unit, &str, &[Parameter])] = &[
     (&ATTENTION_PROMPT, "attend_prompt_128_", PROMPT_PARAMETERS),
     (&ATTENTION_PROMPT, "attend_prompt_256_", PROMPT_PARAMETERS),
     (&ATTENTION_PROMPT, "attend_prompt_merge", &[P, I, P, P, I, I, I, I]),
+];
+
+/// Heads, where rows stand, pages, work.
+#[rustfmt::skip]
+const TILE: &[Parameter] = &[
+    P, I, I, P, I, P, I, I, I, I, P, P, F, P, I, I, F, P, P, P, I, P, L, P, I, I, I, P, U,
 ];
 
 const PROMPT_PARAMETERS: &[Parameter] = &[P, I, I, I, I, I, F, P, P, P, I, P, L, P, I, P, I, I];

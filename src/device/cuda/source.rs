@@ -45,8 +45,15 @@ pub const ROWS: Unit = Unit { name: "rows.cu", text: text!("rows.cu"), per_forma
 /// The choice of experts.
 pub const ROUTER: Unit = Unit { name: "router.cu", text: text!("router.cu"), per_format: false };
 
-/// Keys, values, attention.
+/// Keys and values on their way into pages.
+pub const APPEND: Unit = Unit { name: "append.cu", text: text!("append.cu"), per_format: false };
+
+/// Attention of any heads.
 pub const ATTENTION: Unit = Unit { name: "attention.cu", text: text!("attention.cu"), per_format: false };
+
+/// Attention of the rows of a window.
+pub const ATTENTION_WINDOW: Unit =
+    Unit { name: "attention_window.cu", text: text!("attention_window.cu"), per_format: false };
 
 /// Products of the many rows of a chunk.
 pub const PROMPT: Unit = Unit { name: "prompt.cu", text: text!("prompt.cu"), per_format: true };
@@ -65,10 +72,25 @@ pub const BEST: Unit = Unit { name: "best.cu", text: text!("best.cu"), per_forma
 pub const HOST: Unit = Unit { name: "host.cu", text: text!("host.cu"), per_format: false };
 
 /// Everything that is compiled.
-pub const UNITS: [&Unit; 9] =
-    [&FORMATS, &ROWS, &ROUTER, &ATTENTION, &PROMPT, &ATTENTION_PROMPT, &LINKS, &BEST, &HOST];
+pub const UNITS: [&Unit; 11] = [
+    &FORMATS,
+    &ROWS,
+    &ROUTER,
+    &APPEND,
+    &ATTENTION,
+    &ATTENTION_WINDOW,
+    &PROMPT,
+    &ATTENTION_PROMPT,
+    &LINKS,
+    &BEST,
+    &HOST,
+];
 
 headers! {
+    "attention/head.cuh",
+    "attention/parts.cuh",
+    "attention/tile.cuh",
+    "attention/work.cuh",
     "device/copies.cuh",
     "device/functions.cuh",
     "device/hip.h",
@@ -94,6 +116,7 @@ headers! {
     "formats/iq4_nl.cuh",
     "formats/iq4_xs.cuh",
     "formats/k_scales.cuh",
+    "formats/lanes.cuh",
     "formats/mxfp4.cuh",
     "formats/nvfp4.cuh",
     "formats/part.cuh",
@@ -191,10 +214,11 @@ mod tests {
         let listed = |folder: &str| -> Vec<&str> {
             HEADERS.iter().filter_map(|(path, _)| path.strip_prefix(folder)?.strip_prefix('/')).collect()
         };
-        for folder in ["device", "formats"] {
+        for folder in ["attention", "device", "formats"] {
             assert_eq!(files(folder), listed(folder), "left: in kernels/{folder}, right: in HEADERS");
         }
-        assert_eq!(HEADERS.len(), files("device").len() + files("formats").len());
+        let found: usize = ["attention", "device", "formats"].map(|folder| files(folder).len()).iter().sum();
+        assert_eq!(HEADERS.len(), found);
         let mut units = UNITS.map(|u| u.name);
         units.sort_unstable();
         assert_eq!(files(""), units);
@@ -231,7 +255,8 @@ mod tests {
         assert!(all.contains(&"formats/grids.cuh") && all.contains(&"device/types.h"), "{all:?}");
         let one = names(&FORMATS, Some(TensorType::Q4_K));
         let formats: Vec<&str> = one.into_iter().filter(|n| n.starts_with("formats/")).collect();
-        let needed = ["chosen", "k_scales", "part", "q4_k", "tile"].map(|n| format!("formats/{n}.cuh"));
+        let needed =
+            ["chosen", "k_scales", "lanes", "part", "q4_k", "tile"].map(|n| format!("formats/{n}.cuh"));
         assert_eq!(formats, needed);
         for ty in types() {
             let headers = headers(&FORMATS, Some(ty));

@@ -50,7 +50,7 @@ fn aligned(card: CardId, decl: &WeightDecl) -> Result<(), CardError> {
         return Ok(());
     }
     let what = format!(
-        "CUDA cards: each expert of {} has {expert_bytes} B, no multiple of {ALIGN_BYTES}; use virtual cards (--gpus \
+        "GPUs: each expert of {} has {expert_bytes} B, no multiple of {ALIGN_BYTES}; use virtual cards (--gpus \
          cpu:2)",
         decl.name
     );

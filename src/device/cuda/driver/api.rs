@@ -193,6 +193,8 @@ calls! {
     module_unload(module: Handle) "cuModuleUnload" "hipModuleUnload";
     module_function(function: *mut Handle, module: Handle, name: *const c_char)
         "cuModuleGetFunction" "hipModuleGetFunction";
+    function_occupancy(blocks: *mut c_int, function: Handle, threads: c_int, shared_bytes: usize)
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor" "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor";
 
     capture_begin(stream: Handle, mode: c_int) "cuStreamBeginCapture_v2" "hipStreamBeginCapture";
     capture_end(stream: Handle, graph: *mut Handle) "cuStreamEndCapture" "hipStreamEndCapture";

@@ -105,12 +105,19 @@ impl Shape {
         let last = batch.rows.iter().map(|r| r.position).max().unwrap_or(0);
         let pages = last as usize / PAGE_POSITIONS + 1;
         let pages_per_state = match batch.kind() {
-            BatchKind::Window => pages.next_power_of_two().min(context_pages).max(pages),
+            BatchKind::Window => rounded_up(pages).min(context_pages).max(pages),
             BatchKind::Chunk => pages,
         };
         let wanted = if heads { Wanted::of(batch) } else { Wanted::default() };
         Shape { rows: batch.rows.len(), states: states.ids.len(), pages_per_state, wanted }
     }
+}
+
+/// Few numbers of pages, of which none is much larger than the one it stands for: powers of two up to 16, then eight
+/// between one power and the next.
+fn rounded_up(pages: usize) -> usize {
+    let power = pages.next_power_of_two();
+    if power <= 16 { power } else { pages.next_multiple_of(power / 16) }
 }
 
 impl Block {
@@ -151,7 +158,8 @@ impl Block {
         });
         let pages = writer.put(shape.states * pages_per_state, table);
         let used = writer.used;
-        let standing = Standing { positions, states: states_at, pages, pages_per_state };
+        let has_one_state = shape.states == 1;
+        let standing = Standing { positions, states: states_at, has_one_state, pages, pages_per_state };
         let spans = (pages_per_state * PAGE_POSITIONS).div_ceil(SPAN_POSITIONS);
         Places { used, fault, hand_off, arrived, gate, tokens, standing, spans, wanted, angles }
     }
@@ -208,7 +216,7 @@ mod tests {
             Shape::of(&batch, &States::of(&batch.rows), heads, 100)
         };
         for (position, pages_per_state) in
-            [(0, 1), (63, 1), (64, 2), (128, 4), (1023, 16), (1024, 32), (4095, 64), (4096, 100), (6399, 100)]
+            [(0, 1), (63, 1), (64, 2), (128, 4), (1023, 16), (1024, 18), (4095, 64), (4096, 72), (6399, 100)]
         {
             let wanted = Wanted { rows: 2, best: 0, logits: true };
             let expected = Shape { rows: 2, states: 2, pages_per_state, wanted };

@@ -11,9 +11,8 @@ use crate::device::lower::{LayerSteps, Mixture, RowOp, Step, Steps, Target};
 use crate::gguf::formats::ImageKind;
 use crate::model::program::{Program, RopeId, StateKind, View, WeightId};
 
-/// The widest head of the kernels for heads, and of what widths that attention by tiles takes are multiples.
+/// The widest head of the kernels for heads.
 const HEAD_WIDTH_MAX: usize = 256;
-const HEAD_WIDTH_STEP: usize = 32;
 
 /// Which images are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,20 +30,12 @@ impl Images {
     }
 }
 
-/// What a residual row gets.
-#[derive(Clone, Debug)]
-pub(super) enum Added {
-    Row(View),
-    /// The experts' outputs, summed.
-    Experts(Box<Mixture>),
-}
-
 /// A norm of a whole row with what stands around it.
 #[derive(Clone, Debug)]
 pub(super) struct Norm {
     pub(super) x: View,
-    /// What is added to `x`, in place, before.
-    pub(super) added: Option<Added>,
+    /// A row that is added to `x`, in place, before.
+    pub(super) added: Option<View>,
     pub(super) weight: WeightId,
     pub(super) eps: f32,
     pub(super) out: View,
@@ -76,14 +67,14 @@ pub(super) struct Heads {
 /// Attention with the images of its output.
 #[derive(Clone, Debug)]
 pub(super) struct Attend {
+    /// What makes its queries, keys and values; nobody else reads what it leaves in `q` and `k`.
+    pub(super) heads: Option<Heads>,
     pub(super) q: View,
     pub(super) state: usize,
     pub(super) scale: f32,
     pub(super) out: View,
     pub(super) floats: bool,
     pub(super) images: Images,
-    /// Whether heads are as attention by tiles takes them.
-    pub(super) by_tiles: bool,
 }
 
 /// What runs at once.
@@ -181,10 +172,9 @@ pub(super) fn fuse(program: &Program, steps: &Steps) -> Launches {
 }
 
 /// What a launch adds to `x`, where it does nothing else.
-fn added_to(launch: &Launch, x: View) -> Option<Added> {
+fn added_to(launch: &Launch, x: View) -> Option<View> {
     match launch {
-        Launch::Row(RowOp::Add { x: to, y }) if same_span(*to, x) && y.is_dense() => Some(Added::Row(*y)),
-        Launch::AddExperts { mixture, to } if same_span(*to, x) => Some(Added::Experts(mixture.clone())),
+        Launch::Row(RowOp::Add { x: to, y }) if same_span(*to, x) && y.is_dense() => Some(*y),
         _ => None,
     }
 }
@@ -214,6 +204,7 @@ impl Fusing<'_> {
         own_images(&mut launches);
         self.fuse_routers(&mut launches);
         self.leave_floats(&mut launches);
+        self.leave_heads(&mut launches);
         launches
     }
 
@@ -229,15 +220,16 @@ impl Fusing<'_> {
                 Step::Append { k, v, state } => {
                     launches.push(Launch::Append { k: *k, v: *v, state: *state });
                 }
-                Step::Attend { q, state, heads, scale, out } => {
-                    let by_tiles = self.widths(*state).is_some_and(|(key, value)| {
-                        let fits = |w: usize| w.is_multiple_of(HEAD_WIDTH_STEP) && w <= HEAD_WIDTH_MAX;
-                        fits(key) && fits(value) && q.count.is_multiple_of(*heads)
-                    });
-                    let (floats, images) = (true, Images::default());
-                    let attend =
-                        Attend { q: *q, state: *state, scale: *scale, out: *out, floats, images, by_tiles };
-                    launches.push(Launch::Attend(attend));
+                Step::Attend { q, state, scale, out, .. } => {
+                    launches.push(Launch::Attend(Attend {
+                        heads: None,
+                        q: *q,
+                        state: *state,
+                        scale: *scale,
+                        out: *out,
+                        floats: true,
+                        images: Images::default(),
+                    }));
                 }
                 Step::Experts(mixture) => {
                     launches.push(Launch::Experts { mixture: mixture.clone(), summed: true });
@@ -448,6 +440,30 @@ impl Fusing<'_> {
         }
     }
 
+    /// Heads that only the attention behind them reads are made on its way.
+    fn leave_heads(&self, launches: &mut Vec<Launch>) {
+        let mut at = 1;
+        while at < launches.len() {
+            let is_read_again = |view| is_read_after(self.program.residual, launches, at, view);
+            let taken = match (&launches[at - 1], &launches[at]) {
+                (Launch::Heads(heads), Launch::Attend(attend))
+                    if attend.state == heads.state
+                        && same_span(attend.q, heads.q)
+                        && !is_read_again(heads.q)
+                        && !is_read_again(heads.k) =>
+                {
+                    Some(heads.clone())
+                }
+                _ => None,
+            };
+            if let (Launch::Attend(attend), Some(heads)) = (&mut launches[at], taken) {
+                attend.heads = Some(heads);
+                launches.remove(at - 1);
+            }
+            at += 1;
+        }
+    }
+
     fn leave_floats(&self, launches: &mut [Launch]) {
         for at in 0..launches.len() {
             let out = match &launches[at] {
@@ -559,28 +575,25 @@ mod tests {
         let launches = fuse(&stage.program, &lower(&stage, activations).unwrap());
         let image = |images: Images| -> String { images.kinds().map(|kind| format!("+{kind:?}")).collect() };
         let floats = |made: bool| if made { "+f32" } else { "" };
+        let heads = |h: &Heads| {
+            let norms = h.q_norm.iter().chain(&h.k_norm).count();
+            format!("heads:{norms}{}", if h.rope.is_some() { "+rope" } else { "" })
+        };
         let word = |launch: &Launch| match launch {
             Launch::Row(op) => {
                 let name = format!("{op:?}");
                 name.split([' ', '{']).next().unwrap().to_lowercase()
             }
             Launch::Norm(n) => {
-                let add = match n.added {
-                    Some(Added::Row(_)) => "add+",
-                    Some(Added::Experts(_)) => "sum+add+",
-                    None => "",
-                };
+                let add = if n.added.is_some() { "add+" } else { "" };
                 format!("{add}norm{}{}", image(n.images), floats(n.floats))
             }
             Launch::Router(r) => format!("norm{}{}+router", image(r.norm.images), floats(r.norm.floats)),
-            Launch::Heads(h) => {
-                let norms = h.q_norm.iter().chain(&h.k_norm).count();
-                format!("heads:{norms}{}", if h.rope.is_some() { "+rope" } else { "" })
-            }
+            Launch::Heads(h) => heads(h),
             Launch::Append { .. } => "append".to_owned(),
             Launch::Attend(a) => {
-                let spans = if a.by_tiles { "" } else { ":spans" };
-                format!("attend{spans}{}{}", image(a.images), floats(a.floats))
+                let heads = a.heads.as_ref().map_or(String::new(), |h| heads(h) + "+");
+                format!("{heads}attend{}{}", image(a.images), floats(a.floats))
             }
             Launch::Products { targets, .. } => format!("products:{}", targets.len()),
             Launch::ProductAdd { own, .. } => if *own { "own+product+add" } else { "product+add" }.to_owned(),
@@ -612,7 +625,7 @@ mod tests {
     }
 
     const LLAMA: &str =
-        "norm+A256 products:3 heads:0+rope attend+A256 product+add norm+A256 gate+up own+product+add";
+        "norm+A256 products:3 heads:0+rope+attend+A256 product+add norm+A256 gate+up own+product+add";
 
     /// A llama whose matrices are all of one type.
     fn llama() -> Program {
@@ -624,30 +637,32 @@ mod tests {
     }
 
     #[test]
-    fn a_dense_layer_is_eight_launches() {
+    fn a_dense_layer_is_seven_launches() {
         let (layers, tail) = shown(llama(), Activations::Int8);
         assert_eq!(layers, [LLAMA; 4]);
         assert_eq!(tail, "norm+A256 head");
     }
 
     #[test]
-    fn a_mixture_layer_is_eight_launches() {
+    fn a_mixture_layer_is_nine_launches() {
         let mut p = program("rand-qwen3moe.gguf");
         let experts = p.weights.iter_mut().filter(|w| w.rows > 1 && w.ty.is_quantised());
         experts.for_each(|w| w.ty = TensorType::Q4_K);
         let (layers, tail) = shown(p, Activations::Int8);
-        let layer =
-            "norm+A256 products:3 heads:2+rope attend+A256 product+add norm+A256+router route experts";
-        assert_eq!(layers[0], layer);
-        assert_eq!(layers[1..3], [format!("sum+add+{layer}"), format!("sum+add+{layer}")]);
-        assert_eq!(layers[3], format!("sum+add+{layer} sum+add"), "between layers and tail rows are chosen");
+        let layer = "norm+A256 products:3 heads:2+rope+attend+A256 product+add \
+                     norm+A256+router route experts sum+add";
+        assert_eq!(layers, [layer; 4]);
         assert_eq!(tail, "norm+A256 head");
     }
 
     #[test]
     fn experts_with_floats_read_the_norm_that_chose_them() {
         let (layers, _) = shown(program("rand-qwen3moe.gguf"), Activations::F32);
-        assert!(layers[1].ends_with("products:1 add+norm+f32 products:1 route experts"), "{}", layers[1]);
+        assert!(
+            layers[1].ends_with("products:1 add+norm+f32 products:1 route experts sum+add"),
+            "{}",
+            layers[1]
+        );
         let mut p = program("rand-qwen3moe.gguf");
         set_type(&mut p, "attn_output", TensorType::Q4_K);
         set_type(&mut p, "ffn_gate_exps", TensorType::F16);
@@ -673,7 +688,7 @@ mod tests {
         set_type(&mut p, "attn_v", TensorType::Q8_0);
         set_type(&mut p, "ffn_up", TensorType::Q8_0);
         let (layers, _) = shown(p, Activations::Int8);
-        let layer = "norm+A32+A256 products:3 heads:0+rope attend+A256 product+add \
+        let layer = "norm+A32+A256 products:3 heads:0+rope+attend+A256 product+add \
                      norm+A32+A256 products:2 swiglu own+product+add";
         assert_eq!(layers, [layer; 4]);
     }
@@ -681,7 +696,7 @@ mod tests {
     #[test]
     fn float_products_read_rows_and_adds_join_the_next_norm() {
         let (layers, tail) = shown(llama(), Activations::F32);
-        let first = "norm+f32 products:3 heads:0+rope attend+f32 products:1 \
+        let first = "norm+f32 products:3 heads:0+rope+attend+f32 products:1 \
                      add+norm+f32 products:2 swiglu products:1";
         assert_eq!(layers[0], first);
         assert_eq!(layers[1], format!("add+{first}"));
@@ -712,7 +727,7 @@ mod tests {
         });
         *ropes.last().unwrap() = RopeId(1);
         let (layers, _) = shown(p, Activations::Int8);
-        assert_eq!(layers[0], LLAMA.replace("heads:0+rope", "rope rope append"));
+        assert_eq!(layers[0], LLAMA.replace("heads:0+rope+attend", "rope rope append attend"));
         assert_eq!(layers[1], LLAMA);
 
         let mut p = program("rand-qwen3moe.gguf");
@@ -727,16 +742,18 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_tiles_do_not_take_are_attended_by_spans() {
-        for (width, taken) in [(64, true), (80, false), (96, true), (256, true), (288, false)] {
-            let mut p = llama();
-            for state in &mut p.states {
-                let StateKind::Paged { key_width, value_width, .. } = &mut state.kind else { continue };
-                (*key_width, *value_width) = (width, width);
-            }
-            let (layers, _) = shown(p, Activations::Int8);
-            assert_eq!(!layers[0].contains("attend:spans"), taken, "{width}: {}", layers[0]);
-        }
+    fn heads_that_are_read_behind_attention_have_a_launch_of_their_own() {
+        let mut p = llama();
+        let ropes = p.layers[0].ops.iter().filter_map(|op| match op {
+            Op::Rope { x, .. } => Some(*x),
+            _ => None,
+        });
+        let k = ropes.next_back().unwrap();
+        let x = View::span(p.residual, 0, k.len());
+        p.layers[0].ops.push(Op::Add { x, y: View::span(k.row, k.offset, k.len()), out: x });
+        let (layers, _) = shown(p, Activations::Int8);
+        assert_eq!(layers[0], LLAMA.replace("rope+attend", "rope attend") + " add");
+        assert_eq!(layers[1], LLAMA);
     }
 
     #[test]

@@ -3,10 +3,10 @@
 //! Invariant: a weight has the kernels of its type and use, and no others. Does not know: batches.
 
 use super::fuse::Launches;
-use super::launch::Window;
-use super::launch_rows::SHARED_ROW_MAX;
 use super::prompt;
 use super::prompt_attention::PromptAttention;
+use super::tile_attention::TileAttention;
+use super::window::{Room, Window};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Kernel;
 use crate::device::cuda::kernels::Kernels;
@@ -34,7 +34,6 @@ pub(super) struct OfWeight {
 pub(super) struct StageKernels {
     pub(super) rms_norm: Kernel,
     pub(super) norm_images: Kernel,
-    pub(super) sum_norm_images: Kernel,
     quantise: [Kernel; 2],
     pub(super) rope: Kernel,
     pub(super) add: Kernel,
@@ -44,8 +43,7 @@ pub(super) struct StageKernels {
     pub(super) combine: Kernel,
     pub(super) append: Kernel,
     pub(super) place_heads: Kernel,
-    /// For two and for eight heads at a time.
-    pub(super) attend_tile: [Kernel; 2],
+    pub(super) tiles: TileAttention,
     pub(super) merge_images: Kernel,
     pub(super) attend_span: Kernel,
     pub(super) attend_merge: Kernel,
@@ -58,13 +56,13 @@ pub(super) struct StageKernels {
 }
 
 impl StageKernels {
-    /// The kernels of the stage's weights, formats and ops, for a card whose blocks have so much shared memory.
+    /// The kernels of the stage's weights, formats and ops, for a card with so much room.
     pub(super) fn new(
         all: &Kernels,
         stage: &StageProgram,
         activations: Activations,
         kv: KvFormat,
-        shared_bytes_max: usize,
+        room: Room,
         launches: &Launches,
     ) -> Result<StageKernels, CudaError> {
         let routers = launches.routers();
@@ -76,11 +74,9 @@ impl StageKernels {
             let embed = || all.for_type("embed_", decl.ty).map(Some);
             let products = || -> Result<OfWeight, CudaError> {
                 if let Some(kind) = image_of(decl.ty, activations) {
-                    let narrow = all.for_type("window_", decl.ty)?;
-                    let wide = all.for_type("window_wide_", decl.ty)?;
                     let prompt = all.for_type("prompt_product_", decl.ty)?;
                     let prompt = prompt.with_shared(prompt::shared_bytes(kind))?;
-                    let window = Some(Window { narrow, wide });
+                    let window = Some(Window::new(all, decl.ty, room)?);
                     return Ok(OfWeight { window, prompt: Some(prompt), ..OfWeight::default() });
                 }
                 let experts = decl.usage == WeightUse::Experts;
@@ -104,11 +100,9 @@ impl StageKernels {
             })
         };
         let weights = stage.program.weights.iter().enumerate().map(of_weight);
-        let residual = stage.program.rows[stage.program.residual.0].width;
         Ok(StageKernels {
             rms_norm: all.plain("rms_norm")?,
             norm_images: all.plain("norm_images")?,
-            sum_norm_images: all.plain("sum_norm_images")?.with_shared(4 * residual.min(SHARED_ROW_MAX))?,
             quantise: [all.quantise(ImageKind::A32)?, all.quantise(ImageKind::A256)?],
             rope: all.plain("rope")?,
             add: all.plain("add")?,
@@ -118,11 +112,11 @@ impl StageKernels {
             combine: all.plain("combine")?,
             append: all.for_kv("append_", kv)?,
             place_heads: all.for_kv("place_heads_", kv)?,
-            attend_tile: [all.for_kv("attend_tile_2_", kv)?, all.for_kv("attend_tile_8_", kv)?],
+            tiles: TileAttention::new(all, stage, kv, room.shared_bytes_max)?,
             merge_images: all.plain("merge_images")?,
             attend_span: all.for_kv("attend_span_", kv)?,
             attend_merge: all.plain("attend_merge")?,
-            prompt_attention: PromptAttention::new(all, stage, activations, kv, shared_bytes_max)?,
+            prompt_attention: PromptAttention::new(all, stage, activations, kv, room.shared_bytes_max)?,
             copy_page: all.plain("copy_page")?,
             group_pairs: all.plain("group_pairs")?,
             best_of_logits: all.plain("best_of_logits")?,

@@ -107,6 +107,8 @@ pub(super) struct Pool {
 pub(super) struct Standing {
     pub(super) positions: Span,
     pub(super) states: Span,
+    /// All rows are of state 0.
+    pub(super) has_one_state: bool,
     pub(super) pages: Span,
     pub(super) pages_per_state: usize,
 }
@@ -217,161 +219,6 @@ const PRODUCT_ROWS: usize = 4;
 const SHARED_ROWS: usize = 8;
 const FEW_ROWS: usize = 1024;
 
-/// Weight rows of a block that multiplies with images, and batch rows that share them in the narrow kernel.
-const TILE_ROWS: usize = 16;
-const NARROW_ROWS: usize = 2;
-
-/// Columns of which a warp makes one value.
-const GROUP_VALUES: usize = 256;
-
-/// Warps of a block that multiplies with images.
-const WINDOW_WARPS: usize = 8;
-
-/// Tiles of a matrix from which on a block makes several, because starting a block takes time.
-const MANY_TILES: usize = 4096;
-
-/// Matrices of one launch, at most.
-pub(super) const TARGETS: usize = 3;
-
-/// Columns of a row of floats of which a block makes the image itself, at most.
-pub(super) const OWN_COLS: usize = 4096;
-
-/// The kernels that multiply matrices of a type with images: a block for few batch rows, and for more.
-#[derive(Clone, Debug)]
-pub(super) struct Window {
-    pub(super) narrow: Kernel,
-    pub(super) wide: Kernel,
-}
-
-/// A launch of a window's kernels: all arguments, of which most are absent.
-struct WindowCall<'a> {
-    targets: &'a [(Matrix, Rows)],
-    /// The first two targets make one row of the first.
-    paired: bool,
-    image: Option<Image>,
-    add: Option<Rows>,
-    experts: Option<&'a Experts>,
-    /// Bit k: target k has a scale an expert.
-    scales_per_expert: usize,
-    floats: Option<(Rows, Fault)>,
-}
-
-impl WindowCall<'_> {
-    /// Tiles that a block makes, as a power of two: more than one where one leaves warps without a group, or where tiles
-    /// are many.
-    fn tiles_log(&self, narrow: bool) -> usize {
-        let first = &self.targets[0].0;
-        let (most, most_many) = if narrow { (3, 2) } else { (1, 1) };
-        if first.rows / TILE_ROWS >= MANY_TILES {
-            return most_many;
-        }
-        let items = first.cols.div_ceil(GROUP_VALUES) << usize::from(self.paired);
-        (0..most).find(|log| items << log >= WINDOW_WARPS).unwrap_or(most)
-    }
-
-    /// `n`: batch rows, or pairs of experts.
-    fn launch(&self, s: &Stream, k: &Window, n: usize) -> Launched {
-        assert!((1..=TARGETS).contains(&self.targets.len()), "a launch has 1 to {TARGETS} matrices");
-        let (first, cols) = (&self.targets[0].0, self.targets[0].0.cols);
-        assert!(self.targets.iter().all(|(m, _)| m.cols == cols), "matrices of a launch share their input");
-        assert!(self.floats.is_none() || cols <= OWN_COLS, "a block makes images of {OWN_COLS} columns");
-        let single = self.experts.is_some() || self.floats.is_some();
-        let (kernel, shares) = match n {
-            _ if single => (&k.narrow, n),
-            0..=NARROW_ROWS => (&k.narrow, 1),
-            _ => (&k.wide, n.div_ceil(SHARED_ROWS)),
-        };
-        let tiles_log = self.tiles_log(single || n <= NARROW_ROWS);
-        let blocks_of = |m: &Matrix| m.rows.div_ceil(TILE_ROWS << tiles_log);
-        let blocks =
-            if self.paired { blocks_of(first) } else { self.targets.iter().map(|(m, _)| blocks_of(m)).sum() };
-        let of = |f: fn(&(Matrix, Rows)) -> Argument, none: Argument| {
-            [0, 1, 2].map(|i| self.targets.get(i).map_or(none, f))
-        };
-        let none = Pointer(None);
-        let image = self.image.map(|i| [i.codes, i.scales]);
-        let (floats, fault) = (self.floats.map(|f| f.0), self.floats.map(|f| f.1));
-        let used = self.experts.map_or(1, |e| if e.per_pair { 1 } else { e.used });
-        let arguments = [
-            of(|(m, _)| some(m.at), none),
-            of(|(_, out)| some(out.at), none),
-            of(|(_, out)| int(out.stride), int(0)),
-            of(|(m, _)| int(m.rows), int(0)),
-            of(|(m, _)| Pointer(m.scale), none),
-            of(|(m, _)| Pointer(m.bias), none),
-        ];
-        let others = [
-            flag(self.paired),
-            int(tiles_log),
-            Pointer(image.map(|i| i[0])),
-            Pointer(image.map(|i| i[1])),
-            int(cols),
-            int(n),
-            Pointer(self.add.map(|rows| rows.at)),
-            int(self.add.map_or(0, |rows| rows.stride)),
-            Pointer(self.experts.map(|e| e.ids)),
-            I64(self.experts.map_or(0, |e| e.expert_bytes as i64)),
-            int(used),
-            int(self.scales_per_expert),
-            Pointer(floats.map(|rows| rows.at)),
-            int(floats.map_or(0, |rows| rows.stride)),
-            Pointer(fault.map(|f| f.word)),
-            U32(fault.map_or(0, |f| f.id)),
-        ];
-        let arguments = [arguments.as_flattened(), &others].concat();
-        s.launch(kernel, [blocks, shares, 1], 32 * WINDOW_WARPS, &arguments)
-    }
-}
-
-/// What most launches have none of.
-const PLAIN: WindowCall<'static> = WindowCall {
-    targets: &[],
-    paired: false,
-    image: None,
-    add: None,
-    experts: None,
-    scales_per_expert: 0,
-    floats: None,
-};
-
-/// Products of up to three matrices of one type with one input. `add`: rows that the products are added to, which may be
-/// those of the target.
-pub(super) fn product_many(
-    s: &Stream,
-    k: &Window,
-    targets: &[(Matrix, Rows)],
-    x: Image,
-    add: Option<Rows>,
-    n: usize,
-) -> Launched {
-    WindowCall { targets, image: Some(x), add, ..PLAIN }.launch(s, k, n)
-}
-
-/// silu(gate x) * (up x).
-pub(super) fn gate_up(
-    s: &Stream,
-    k: &Window,
-    [gate, up]: [Matrix; 2],
-    x: Image,
-    out: Rows,
-    n: usize,
-) -> Launched {
-    let targets = &[(gate, out), (up, out)];
-    WindowCall { targets, paired: true, image: Some(x), ..PLAIN }.launch(s, k, n)
-}
-
-/// A product with rows of floats, at most `OWN_COLS` wide, whose images are made on the way.
-pub(super) fn own_product(
-    s: &Stream,
-    k: &Window,
-    target: (Matrix, Rows),
-    x: (Rows, Fault),
-    add: Option<Rows>,
-    n: usize,
-) -> Launched {
-    WindowCall { targets: &[target], add, floats: Some(x), ..PLAIN }.launch(s, k, n)
-}
-
 pub(super) fn product_float(s: &Stream, k: &Kernel, m: &Matrix, x: Rows, out: Rows, n: usize) -> Launched {
     // Few rows, those of a router, are spread over as many multiprocessors.
     let warps = if m.rows <= FEW_ROWS { 1 } else { PRODUCT_ROWS };
@@ -391,53 +238,7 @@ pub(super) fn product_float(s: &Stream, k: &Kernel, m: &Matrix, x: Rows, out: Ro
     s.launch(k, grid, 32 * warps, &arguments)
 }
 
-/// Every pair's row of `out`, dense.
-pub(super) fn expert_product(
-    s: &Stream,
-    k: &Window,
-    e: &Experts,
-    x: Image,
-    out: Span,
-    pairs: usize,
-) -> Launched {
-    let targets = &[(e.matrix, Rows { at: out, stride: e.matrix.rows })];
-    let scales_per_expert = usize::from(e.scale_per_expert);
-    WindowCall { targets, image: Some(x), experts: Some(e), scales_per_expert, ..PLAIN }.launch(s, k, pairs)
-}
-
-/// silu(gate x) * (up x) of every pair, dense. Gate and up have one type and one shape.
-pub(super) fn expert_gate_up(
-    s: &Stream,
-    k: &Window,
-    [gate, up]: [&Experts; 2],
-    x: Image,
-    out: Span,
-    pairs: usize,
-) -> Launched {
-    let out = Rows { at: out, stride: gate.matrix.rows };
-    let targets = &[(gate.matrix, out), (up.matrix, out)];
-    let scales_per_expert = usize::from(gate.scale_per_expert) | usize::from(up.scale_per_expert) << 1;
-    let call =
-        WindowCall { targets, paired: true, image: Some(x), experts: Some(gate), scales_per_expert, ..PLAIN };
-    call.launch(s, k, pairs)
-}
-
-/// Every pair's product with a row of floats of its own, at most `OWN_COLS` wide, whose image is made on the way.
-pub(super) fn expert_down(
-    s: &Stream,
-    k: &Window,
-    e: &Experts,
-    x: (Rows, Fault),
-    out: Span,
-    pairs: usize,
-) -> Launched {
-    assert!(e.per_pair, "a pair has its own input");
-    let targets = &[(e.matrix, Rows { at: out, stride: e.matrix.rows })];
-    let scales_per_expert = usize::from(e.scale_per_expert);
-    WindowCall { targets, experts: Some(e), scales_per_expert, floats: Some(x), ..PLAIN }.launch(s, k, pairs)
-}
-
-/// The same with rows of floats, whose products are those of floats.
+/// Every pair's product with a row of floats.
 pub(super) fn expert_product_float(
     s: &Stream,
     k: &Kernel,
@@ -499,16 +300,55 @@ pub(super) fn append(
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlaceHeads {
     pub(super) q: Rows,
-    pub(super) k: Rows,
-    pub(super) v: Rows,
     pub(super) heads: usize,
+    /// `None`: norm and rope are done, keys and values in their pages.
+    pub(super) keys_values: Option<(Rows, Rows)>,
     pub(super) q_norm: Option<Span>,
     pub(super) k_norm: Option<Span>,
     pub(super) eps: f32,
     /// The values, pairs of a head, and whether halves pair.
     pub(super) angles: Option<(Span, usize, bool)>,
-    /// Tiles that attention will read, and that are brought nearer meanwhile.
-    pub(super) tiles_ahead: usize,
+}
+
+impl PlaceHeads {
+    /// Queries to which nothing is to be done.
+    pub(super) fn placed(q: Rows, heads: usize) -> PlaceHeads {
+        PlaceHeads { q, heads, keys_values: None, q_norm: None, k_norm: None, eps: 0.0, angles: None }
+    }
+
+    fn arguments(&self, pool: &Pool) -> [Argument; 16] {
+        let (k, v) = (self.keys_values.map(|kv| kv.0), self.keys_values.map(|kv| kv.1));
+        [
+            some(self.q.at),
+            int(self.q.stride),
+            int(self.heads),
+            Pointer(k.map(|rows| rows.at)),
+            stride(k),
+            Pointer(v.map(|rows| rows.at)),
+            stride(v),
+            int(pool.heads),
+            int(pool.key_width),
+            int(pool.value_width),
+            Pointer(self.q_norm),
+            Pointer(self.k_norm),
+            F32(self.eps),
+            Pointer(self.angles.map(|a| a.0)),
+            int(self.angles.map_or(0, |a| a.1)),
+            flag(self.angles.is_some_and(|a| a.2)),
+        ]
+    }
+}
+
+/// Where the rows of a batch and their keys and values are.
+fn pages_arguments(standing: &Standing, pool: &Pool) -> [Argument; 6] {
+    [
+        some(standing.positions),
+        some(standing.states),
+        some(standing.pages),
+        int(standing.pages_per_state),
+        some(pool.at),
+        I64(pool.page_bytes as i64),
+    ]
 }
 
 pub(super) fn place_heads(
@@ -522,36 +362,9 @@ pub(super) fn place_heads(
 ) -> Launched {
     /// Warps of a block, each with a head.
     const WARPS: usize = 4;
-    let arguments = [
-        some(h.q.at),
-        int(h.q.stride),
-        int(h.heads),
-        some(h.k.at),
-        int(h.k.stride),
-        some(h.v.at),
-        int(h.v.stride),
-        int(pool.heads),
-        int(pool.key_width),
-        int(pool.value_width),
-        Pointer(h.q_norm),
-        Pointer(h.k_norm),
-        F32(h.eps),
-        Pointer(h.angles.map(|a| a.0)),
-        int(h.angles.map_or(0, |a| a.1)),
-        flag(h.angles.is_some_and(|a| a.2)),
-        some(standing.positions),
-        some(standing.states),
-        some(standing.pages),
-        int(standing.pages_per_state),
-        some(pool.at),
-        I64(pool.page_bytes as i64),
-        int(n),
-        int(h.tiles_ahead),
-        some(fault.word),
-        U32(fault.id),
-    ];
-    let blocks = (h.heads + 2 * pool.heads).div_ceil(WARPS) + h.tiles_ahead;
-    s.launch(k, [blocks, n, 1], 32 * WARPS, &arguments)
+    let others = [int(n), some(fault.word), U32(fault.id)];
+    let arguments = [&h.arguments(pool)[..], &pages_arguments(standing, pool), &others].concat();
+    s.launch(k, [(h.heads + 2 * pool.heads).div_ceil(WARPS), n, 1], 32 * WARPS, &arguments)
 }
 
 /// Attention of `n` rows with `heads` query heads; `work` holds `parts` spans of each, or tiles.
@@ -564,28 +377,6 @@ pub(super) struct Attention {
     pub(super) n: usize,
 }
 
-/// What attention by spans and by tiles take.
-fn attention_arguments(q: Rows, standing: &Standing, pool: &Pool, a: &Attention) -> [Argument; 16] {
-    [
-        some(q.at),
-        int(q.stride),
-        int(a.heads),
-        int(pool.heads),
-        int(pool.key_width),
-        int(pool.value_width),
-        F32(a.scale),
-        some(standing.positions),
-        some(standing.states),
-        some(standing.pages),
-        int(standing.pages_per_state),
-        some(pool.at),
-        I64(pool.page_bytes as i64),
-        some(a.work),
-        int(a.parts),
-        int(a.n),
-    ]
-}
-
 pub(super) fn attend_span(
     s: &Stream,
     k: &Kernel,
@@ -594,7 +385,18 @@ pub(super) fn attend_span(
     pool: &Pool,
     a: &Attention,
 ) -> Launched {
-    s.launch(k, [a.parts, a.heads, a.n], 512, &attention_arguments(q, standing, pool, a))
+    let heads = [
+        some(q.at),
+        int(q.stride),
+        int(a.heads),
+        int(pool.heads),
+        int(pool.key_width),
+        int(pool.value_width),
+        F32(a.scale),
+    ];
+    let work = [some(a.work), int(a.parts), int(a.n)];
+    let arguments = [&heads[..], &pages_arguments(standing, pool), &work].concat();
+    s.launch(k, [a.parts, a.heads, a.n], 512, &arguments)
 }
 
 pub(super) fn attend_merge(
@@ -618,18 +420,27 @@ pub(super) fn attend_merge(
     s.launch(k, [a.heads, a.n, 1], 128, &arguments)
 }
 
-/// By tiles; a block of the kernel takes `heads_at_once` heads of one K/V head.
+/// By tiles, of rows `first` on of a batch of `n`; a block of the kernel takes `heads_at_once` heads of one K/V head.
+#[expect(clippy::too_many_arguments, reason = "a launch's own arguments beside what it computes")]
 pub(super) fn attend_tile(
     s: &Stream,
-    k: (&Kernel, usize),
-    q: Rows,
+    (k, heads_at_once): (&Kernel, usize),
+    h: &PlaceHeads,
     standing: &Standing,
     pool: &Pool,
     a: &Attention,
+    (first, n): (usize, usize),
+    fault: Fault,
 ) -> Launched {
-    let (kernel, heads_at_once) = k;
-    let grid = [a.parts, pool.heads * (a.heads / pool.heads).div_ceil(heads_at_once), a.n];
-    s.launch(kernel, grid, 256, &attention_arguments(q, standing, pool, a))
+    let work = [some(a.work), int(a.parts), int(first), int(n), some(fault.word), U32(fault.id)];
+    let mut pages = pages_arguments(standing, pool);
+    if standing.has_one_state {
+        // One load less before those of keys and values.
+        pages[1] = Pointer(None);
+    }
+    let arguments = [&h.arguments(pool)[..], &[F32(a.scale)], &pages, &work].concat();
+    let grid = [pool.heads * (a.heads / pool.heads).div_ceil(heads_at_once), a.parts, a.n];
+    s.launch(k, grid, 256, &arguments)
 }
 
 pub(super) fn merge_images(
@@ -643,7 +454,9 @@ pub(super) fn merge_images(
 ) -> Launched {
     /// Tiles of a span, and spans that a block takes at a time.
     const SPAN_TILES: usize = SPAN_POSITIONS / PAGE_POSITIONS;
-    const SLICES_MAX: usize = 8;
+    const SLICES: std::ops::RangeInclusive<usize> = 4..=8;
+    /// Threads of a span.
+    const SPAN_THREADS: usize = 64;
     let (out, images) = to;
     let [codes32, scales32, codes256, scales256] = images.arguments();
     let arguments = [
@@ -662,8 +475,9 @@ pub(super) fn merge_images(
         some(fault.word),
         U32(fault.id),
     ];
-    let slices = a.parts.div_ceil(SPAN_TILES).min(SLICES_MAX);
-    s.launch(k, [(a.heads * pool.value_width).div_ceil(BLOCK_VALUES), a.n, 1], 64 * slices, &arguments)
+    let slices = a.parts.div_ceil(SPAN_TILES).clamp(*SLICES.start(), *SLICES.end());
+    let blocks = (a.heads * pool.value_width).div_ceil(BLOCK_VALUES);
+    s.launch(k, [blocks, a.n, 1], SPAN_THREADS * slices, &arguments)
 }
 
 /// `work`: where every span leaves what it sums, and how many they are; without it a block has all spans of its rows.

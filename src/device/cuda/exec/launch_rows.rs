@@ -98,45 +98,6 @@ pub(super) fn norm_images(s: &Stream, k: &Kernel, norm: &NormImages, n: usize, f
     s.launch(k, [n, 1, 1], 256, &arguments)
 }
 
-/// The norm of rows to which the experts' outputs, summed by their weights, are added before.
-pub(super) fn sum_norm_images(
-    s: &Stream,
-    k: &Kernel,
-    (pairs, weights, used): (Span, Span, usize),
-    norm: &NormImages,
-    n: usize,
-    fault: Fault,
-) -> Launched {
-    assert!(norm.added.is_none() && takes_sums(norm), "a sum is the only thing that is added");
-    let [codes32, scales32, codes256, scales256] = norm.images.arguments();
-    let arguments = [
-        some(norm.x.at),
-        int(norm.x.stride),
-        some(pairs),
-        some(weights),
-        int(used),
-        some(norm.weight),
-        int(norm.width),
-        F32(norm.eps),
-        Pointer(norm.out.map(|o| o.at)),
-        stride(norm.out),
-        codes32,
-        scales32,
-        codes256,
-        scales256,
-        int(n),
-        some(fault.word),
-        U32(fault.id),
-    ];
-    s.launch(k, [n, 1, 1], 512, &arguments)
-}
-
-/// Whether rows are as `sum_norm_images` takes them: whole fours that a block keeps.
-pub(super) fn takes_sums(norm: &NormImages) -> bool {
-    let fours = [norm.width, norm.x.stride].iter().all(|count| count.is_multiple_of(4));
-    fours && norm.x.at.begins_at_multiple_of(16) && norm.width <= SHARED_ROW_MAX
-}
-
 /// A norm of whole rows to which nothing is added, and their products with a router.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NormRouter {
@@ -146,8 +107,8 @@ pub(super) struct NormRouter {
 }
 
 pub(super) fn norm_router(s: &Stream, k: &Kernel, call: &NormRouter, n: usize, fault: Fault) -> Launched {
-    /// Rows of a router that a block multiplies.
-    const ROUTER_ROWS: usize = 4;
+    /// Warps of a block, each with a row of the router.
+    const WARPS: usize = 8;
     let NormRouter { norm, router, logits } = call;
     assert!(norm.added.is_none() && norm.width == router.cols, "a router reads a row that is whole");
     let [codes32, scales32, codes256, scales256] = norm.images.arguments();
@@ -173,7 +134,7 @@ pub(super) fn norm_router(s: &Stream, k: &Kernel, call: &NormRouter, n: usize, f
         some(fault.word),
         U32(fault.id),
     ];
-    s.launch(k, [router.rows.div_ceil(ROUTER_ROWS) + 1, n, 1], 256, &arguments)
+    s.launch(k, [router.rows.div_ceil(WARPS) + 1, n, 1], 32 * WARPS, &arguments)
 }
 
 /// `angles`: the values, pairs of a piece, and whether halves pair.
@@ -213,6 +174,8 @@ pub(super) fn route(
     n: usize,
     fault: Fault,
 ) -> Launched {
+    /// Experts among which a warp chooses; among more a block does.
+    const WARP_EXPERTS_MAX: usize = 256;
     let arguments = [
         some(logits.at),
         int(logits.stride),
@@ -224,7 +187,8 @@ pub(super) fn route(
         some(fault.word),
         U32(fault.id),
     ];
-    s.launch(k, [n, 1, 1], 256, &arguments)
+    let threads = if experts.0 <= WARP_EXPERTS_MAX { 32 } else { 256 };
+    s.launch(k, [n, 1, 1], threads, &arguments)
 }
 
 /// Sums the `used` rows of each row's pairs by their weights; `is_added`: to what is there.

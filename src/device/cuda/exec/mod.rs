@@ -19,7 +19,9 @@ pub mod profile;
 mod prompt;
 mod prompt_attention;
 mod steps;
+mod tile_attention;
 mod touched;
+mod window;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,6 +35,7 @@ use self::host::{HostSide, Left, Turn};
 use self::kernels::StageKernels;
 use self::launch::{Fault, Pool, Rows};
 use self::link::Links;
+use self::window::Room;
 use super::CudaError;
 use super::driver::graph::Graph;
 use super::driver::{Event, PinnedMemory, Span, Stream};
@@ -181,10 +184,10 @@ impl CudaExec {
         let program = stage.program.clone();
         let sizes = GpuSizes::of(&program, settings.activations);
         let links = LinkKernels::new(kernels).map_err(failed)?;
-        let shared_bytes_max = memory.context.shared_bytes_max().map_err(failed)?;
+        let room = Room::of(memory.context).map_err(failed)?;
         let (activations, kv) = (settings.activations, settings.kv);
         let launches = Arc::new(fuse::fuse(&program, &steps));
-        let stage_kernels = StageKernels::new(kernels, stage, activations, kv, shared_bytes_max, &launches);
+        let stage_kernels = StageKernels::new(kernels, stage, activations, kv, room, &launches);
         let stage_kernels = stage_kernels.map_err(failed)?;
         let states: Vec<StateKind> =
             program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();
@@ -231,7 +234,7 @@ impl CudaExec {
             pools,
             pages,
             page_bytes,
-            kv: settings.kv,
+            kv,
             buffers,
             block,
             angles,
@@ -551,13 +554,13 @@ impl BesideExec for CudaExec {
 pub(super) fn check(card: CardId, program: &Program, settings: &StageSettings) -> Result<(), CardError> {
     let unsupported = |what: String| Err(CardError::Unsupported { card, what });
     if settings.batch_rows_max > GRID_MAX {
-        return unsupported(format!("CUDA cards take batches of up to {GRID_MAX} rows; lower --chunk"));
+        return unsupported(format!("GPUs take batches of up to {GRID_MAX} rows; lower --chunk"));
     }
     // The shared memory of the router's kernel.
     const EXPERTS_MAX: usize = 1024;
     match program.choices.iter().find(|c| c.experts > EXPERTS_MAX) {
         Some(choice) => unsupported(format!(
-            "CUDA cards choose among up to {EXPERTS_MAX} experts, not {}; use virtual cards (--gpus cpu:2)",
+            "GPUs choose among up to {EXPERTS_MAX} experts, not {}; use virtual cards (--gpus cpu:2)",
             choice.experts
         )),
         None => Ok(()),

@@ -25,12 +25,11 @@ const MEASURED: Duration = Duration::from_millis(20);
 const COUNTING: [&str; 2] = ["take_block", "give_results"];
 
 /// The kind of a launch that reads no matrix, by the begin of its kernel's name.
-const KINDS: [(&str, &str); 19] = [
+const KINDS: [(&str, &str); 20] = [
     ("embed_", "embedding"),
     ("rms_norm", "norms"),
     ("norm_", "norms"),
-    ("sum_norm_", "norms"),
-    ("best_of_", "choice of tokens"),
+    ("best_of_", "best tokens"),
     ("quantise_", "images"),
     ("place_heads_", "heads"),
     ("rope", "heads"),
@@ -45,6 +44,8 @@ const KINDS: [(&str, &str); 19] = [
     ("swiglu", "elementwise"),
     ("add", "elementwise"),
     ("gather", "elementwise"),
+    ("take_", "block and results"),
+    ("give_", "block and results"),
 ];
 
 /// The launches of one kind in a batch.

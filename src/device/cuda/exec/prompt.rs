@@ -6,6 +6,7 @@
 
 use super::launch::{self, Experts, Image, Input, Matrix, Rows, int, some};
 use super::launch_rows;
+use super::window;
 use super::{CudaExec, GRID_MAX, Met, Run};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Argument::{I64, Pointer};
@@ -48,7 +49,7 @@ impl CudaExec {
                 product(s, kernels.prompt(weight), &matrix, image, out, n)
             }
             Input::Image(image) => {
-                launch::product_many(s, kernels.window(weight), &[(matrix, out)], image, None, n)
+                window::product_many(s, kernels.window(weight), &[(matrix, out)], image, None, n)
             }
             Input::Floats(rows) => launch::product_float(s, kernels.product(weight), &matrix, rows, out, n),
         }

@@ -3,26 +3,20 @@
 //! Invariant: launches follow each other in program order on one stream, so an op sees what those before it wrote.
 //! Does not know: which ops fit into one launch, how rows came to the card, or where they go.
 
-use super::fuse::{Added, Attend, Heads, Images, Launch, Norm, Router};
+use super::fuse::{Attend, Heads, Images, Launch, Norm, Router};
 use super::launch::{self, Attention, Experts, ImagePlaces, Input, Matrix, Pieces, PlaceHeads, Rows};
 use super::launch_rows::{self, NormImages, NormRouter};
 use super::prompt_attention::Chunk;
+use super::window;
 use super::{CudaExec, Met, Run};
 use crate::device::cuda::CudaError;
-use crate::device::cuda::driver::{Kernel, Span};
+use crate::device::cuda::driver::Span;
 use crate::device::lower::{Mixture, RowOp, Target};
 use crate::gguf::formats::ImageKind;
-use crate::model::facts::PAGE_POSITIONS;
 use crate::model::program::{Product, RopeId, RopePairing, View, WeightId};
-
-/// Blocks of eight heads from which on these are fewer, and enough to fill a card.
-const WIDE_BLOCKS_MIN: usize = 96;
 
 /// Rows whose images every block of a product makes again rather than one launch before it.
 const OWN_ROWS_MAX: usize = 2;
-
-/// Bytes of keys and values that are brought nearer while heads are placed.
-const AHEAD_BYTES: usize = 24 << 20;
 
 type Queued = Result<(), CudaError>;
 
@@ -39,7 +33,16 @@ impl CudaExec {
                 let (pool, standing) = (&self.pools[*state], &run.places.standing);
                 launch::append(&self.stream, &self.kernels.append, rows, standing, pool, run.n, fault)
             }
-            Launch::Attend(attend) => self.attend(attend, run, layer),
+            Launch::Attend(attend) => {
+                let takes = self.kernels.tiles.takes(&self.pools[attend.state], attend.q.count);
+                if takes && run.is_window() {
+                    return self.attend_by_tiles(attend, run, layer);
+                }
+                if let Some(heads) = &attend.heads {
+                    self.heads(heads, run, layer)?;
+                }
+                self.attend(attend, run, layer)
+            }
             Launch::Products { x, targets } => self.products(*x, targets, run),
             Launch::ProductAdd { x, target, to, own } => {
                 self.product_add((*x, *own), target, *to, run, layer)
@@ -145,11 +148,11 @@ impl CudaExec {
         for same in targets.chunk_by(|a, b| form(a) == form(b)) {
             match self.input(x, same[0].image) {
                 Input::Image(image) if run.is_window() => {
-                    let window = self.kernels.window(same[0].product.weight);
-                    for few in same.chunks(launch::TARGETS) {
+                    let kernels = self.kernels.window(same[0].product.weight);
+                    for few in same.chunks(window::TARGETS) {
                         let matrices: Vec<_> =
                             few.iter().map(|t| (self.matrix(&t.product), self.dense(t.out))).collect();
-                        launch::product_many(&self.stream, window, &matrices, image, None, run.n)?;
+                        window::product_many(&self.stream, kernels, &matrices, image, None, run.n)?;
                     }
                 }
                 input => {
@@ -172,19 +175,19 @@ impl CudaExec {
         layer: usize,
     ) -> Queued {
         let kind = target.image.expect("invariant: products that add read images");
-        let (s, window) = (&self.stream, self.kernels.window(target.product.weight));
+        let (s, kernels) = (&self.stream, self.kernels.window(target.product.weight));
         let (matrix, rows) = (self.matrix(&target.product), self.dense(to));
-        if own && run.n <= OWN_ROWS_MAX && matrix.cols <= launch::OWN_COLS {
+        if own && run.n <= OWN_ROWS_MAX && matrix.cols <= window::OWN_COLS {
             let input = (self.dense(x), self.fault(run, Met::Input, layer));
-            return launch::own_product(s, window, (matrix, rows), input, Some(rows), run.n);
+            return window::own_product(s, kernels, (matrix, rows), input, Some(rows), run.n);
         }
         if own {
             self.row_op(&RowOp::Image { x, kind }, run, layer)?;
         }
         if run.is_window() {
-            return launch::product_many(
+            return window::product_many(
                 s,
-                window,
+                kernels,
                 &[(matrix, rows)],
                 self.buffers.image(kind),
                 Some(rows),
@@ -201,9 +204,9 @@ impl CudaExec {
             panic!("gate and up read an image of {x:?}");
         };
         if run.is_window() {
-            let (window, out) = (self.kernels.window(gate.product.weight), self.dense(gate.out));
+            let (kernels, out) = (self.kernels.window(gate.product.weight), self.dense(gate.out));
             let matrices = [&gate.product, &up.product].map(|p| self.matrix(p));
-            return launch::gate_up(&self.stream, window, matrices, image, out, run.n);
+            return window::gate_up(&self.stream, kernels, matrices, image, out, run.n);
         }
         for target in [gate, up] {
             self.multiply(&target.product, Input::Image(image), self.dense(target.out), run.n)?;
@@ -225,7 +228,7 @@ impl CudaExec {
     fn norm_images(&self, norm: &Norm) -> NormImages {
         NormImages {
             x: self.dense(norm.x),
-            added: None,
+            added: norm.added.map(|y| self.dense(y)),
             weight: self.weights.place(norm.weight),
             width: norm.x.len(),
             eps: norm.eps,
@@ -235,18 +238,14 @@ impl CudaExec {
     }
 
     fn norm(&self, norm: &Norm, run: &Run<'_>, layer: usize) -> Queued {
-        let (s, kernels, fault) = (&self.stream, &self.kernels, self.fault(run, Met::Input, layer));
-        let mut rows = self.norm_images(norm);
-        match &norm.added {
-            Some(Added::Row(y)) => rows.added = Some(self.dense(*y)),
-            Some(Added::Experts(m)) if run.is_window() && launch_rows::takes_sums(&rows) => {
-                let kernel = &kernels.sum_norm_images;
-                return launch_rows::sum_norm_images(s, kernel, self.pairs(m), &rows, run.n, fault);
-            }
-            Some(Added::Experts(m)) => self.combine(m, (norm.x, true), run)?,
-            None => {}
-        }
-        launch_rows::norm_images(s, &kernels.norm_images, &rows, run.n, fault)
+        let fault = self.fault(run, Met::Input, layer);
+        launch_rows::norm_images(
+            &self.stream,
+            &self.kernels.norm_images,
+            &self.norm_images(norm),
+            run.n,
+            fault,
+        )
     }
 
     /// A window's rows at once, a chunk's op by op.
@@ -263,84 +262,78 @@ impl CudaExec {
     }
 
     fn heads(&self, heads: &Heads, run: &Run<'_>, layer: usize) -> Queued {
+        let (pool, standing) = (&self.pools[heads.state], &run.places.standing);
+        let fault = self.fault(run, Met::Append, layer);
+        let placed = self.place_heads(heads, run);
+        launch::place_heads(&self.stream, &self.kernels.place_heads, &placed, standing, pool, run.n, fault)
+    }
+
+    fn place_heads(&self, heads: &Heads, run: &Run<'_>) -> PlaceHeads {
         let weight = |id: Option<WeightId>| id.map(|id| self.weights.place(id));
-        let place = PlaceHeads {
+        PlaceHeads {
             q: self.dense(heads.q),
-            k: self.dense(heads.k),
-            v: self.dense(heads.v),
             heads: heads.q.count,
+            keys_values: Some((self.dense(heads.k), self.dense(heads.v))),
             q_norm: weight(heads.q_norm),
             k_norm: weight(heads.k_norm),
             eps: heads.eps,
             angles: heads.rope.map(|rope| self.angles(rope, run)),
-            tiles_ahead: self.tiles_ahead(heads.state, run),
-        };
-        let (pool, standing) = (&self.pools[heads.state], &run.places.standing);
-        let fault = self.fault(run, Met::Append, layer);
-        launch::place_heads(&self.stream, &self.kernels.place_heads, &place, standing, pool, run.n, fault)
+        }
     }
 
-    /// Tiles of each row that attention will read, while all rows' stay in the card's cache.
-    fn tiles_ahead(&self, state: usize, run: &Run<'_>) -> usize {
-        if !run.is_window() {
-            return 0;
-        }
-        let pool = &self.pools[state];
-        let row_bytes = self.kv.row_bytes(pool.key_width) + self.kv.row_bytes(pool.value_width);
-        run.places
-            .standing
-            .pages_per_state
-            .min(AHEAD_BYTES / (run.n * pool.heads * PAGE_POSITIONS * row_bytes))
+    /// Rows that attention runs at a time, as many as the work's memory has room for, and what `parts` of each leave.
+    fn work_rows(&self, a: &Attend, parts: usize) -> (usize, usize) {
+        let part_bytes = 4 * a.q.count * (self.pools[a.state].value_width + 2);
+        let rows_max = self.buffers.work.bytes() as usize / (part_bytes * parts);
+        (rows_max.max(1), part_bytes * parts)
     }
 
-    /// Windows by tiles, chunks by spans; as many rows at a time as the work's memory has room for.
-    fn attend(&self, a: &Attend, run: &Run<'_>, layer: usize) -> Queued {
-        let (s, pool) = (&self.stream, &self.pools[a.state]);
-        let (queries, outputs) = (self.dense(a.q), self.dense(a.out));
-        let (heads, width) = (a.q.count, a.out.len());
-        if !run.is_window()
-            && let Some(kernel) = self.kernels.prompt_attention.of(pool, heads)
-        {
-            let chunk = Chunk { q: queries, heads, scale: a.scale, out: outputs, work: self.buffers.work };
-            kernel.attend(s, &run.batch.rows, &run.places.standing, pool, &chunk)?;
-            let images = a.images.kinds().map(|kind| RowOp::Image { x: a.out, kind });
-            return images.into_iter().try_for_each(|image| self.row_op(&image, run, layer));
-        }
-        let by_tiles = a.by_tiles && run.is_window();
-        let part_bytes = 4 * heads * (pool.value_width + 2);
-        let parts = if by_tiles { run.places.standing.pages_per_state } else { run.places.spans };
-        let rows_max = (self.buffers.work.bytes() as usize / (part_bytes * parts)).max(1);
-        let fault = self.fault(run, Met::Input, layer);
+    /// Of a window: norm, rope and append of its heads on the way.
+    fn attend_by_tiles(&self, a: &Attend, run: &Run<'_>, layer: usize) -> Queued {
+        let (s, pool, standing) = (&self.stream, &self.pools[a.state], &run.places.standing);
+        let parts = standing.pages_per_state;
+        let (rows_max, row_bytes) = self.work_rows(a, parts);
+        let placed = PlaceHeads::placed(self.dense(a.q), a.q.count);
+        let placed = a.heads.as_ref().map_or(placed, |heads| self.place_heads(heads, run));
+        let [appended, made] = [Met::Append, Met::Input].map(|met| self.fault(run, met, layer));
         for first in (0..run.n).step_by(rows_max) {
             let n = rows_max.min(run.n - first);
-            let standing = run.places.standing.behind(first);
-            let work = self.buffers.work.part(0, (part_bytes * parts * n) as u64);
-            let attention = Attention { heads, scale: a.scale, work, parts, n };
-            let queries = queries.behind(first);
-            let outputs = outputs.behind(first);
-            if by_tiles {
-                let kernel = self.tile_kernel(heads, pool.heads, parts * n);
-                launch::attend_tile(s, kernel, queries, &standing, pool, &attention)?;
-                let images = self.images(a.images).behind(first, width);
-                let to = (a.floats.then_some(outputs), images);
-                let kernel = &self.kernels.merge_images;
-                launch::merge_images(s, kernel, &standing, pool, &attention, to, fault)?;
-            } else {
-                let kernel = &self.kernels.attend_span;
-                launch::attend_span(s, kernel, queries, &standing, pool, &attention)?;
-                launch::attend_merge(s, &self.kernels.attend_merge, &standing, pool, &attention, outputs)?;
-            }
-        }
-        if !by_tiles {
-            for kind in a.images.kinds() {
-                self.row_op(
-                    &RowOp::Image { x: View::span(a.out.row, a.out.offset, width), kind },
-                    run,
-                    layer,
-                )?;
-            }
+            let work = self.buffers.work.part(0, (row_bytes * n) as u64);
+            let attention = Attention { heads: a.q.count, scale: a.scale, work, parts, n };
+            let kernel = self.kernels.tiles.kernel(pool, a.q.count, parts * n);
+            let rows = (first, run.n);
+            launch::attend_tile(s, kernel, &placed, standing, pool, &attention, rows, appended)?;
+            let images = self.images(a.images).behind(first, a.out.len());
+            let to = (a.floats.then_some(self.dense(a.out).behind(first)), images);
+            let merge = &self.kernels.merge_images;
+            launch::merge_images(s, merge, &standing.behind(first), pool, &attention, to, made)?;
         }
         Ok(())
+    }
+
+    /// Of a chunk, or of heads that tiles do not take.
+    fn attend(&self, a: &Attend, run: &Run<'_>, layer: usize) -> Queued {
+        let (s, pool) = (&self.stream, &self.pools[a.state]);
+        let (queries, outputs, heads) = (self.dense(a.q), self.dense(a.out), a.q.count);
+        let of_chunk = self.kernels.prompt_attention.of(pool, heads).filter(|_| !run.is_window());
+        if let Some(kernel) = of_chunk {
+            let chunk = Chunk { q: queries, heads, scale: a.scale, out: outputs, work: self.buffers.work };
+            kernel.attend(s, &run.batch.rows, &run.places.standing, pool, &chunk)?;
+        } else {
+            let parts = run.places.spans;
+            let (rows_max, row_bytes) = self.work_rows(a, parts);
+            for first in (0..run.n).step_by(rows_max) {
+                let n = rows_max.min(run.n - first);
+                let standing = run.places.standing.behind(first);
+                let work = self.buffers.work.part(0, (row_bytes * n) as u64);
+                let attention = Attention { heads, scale: a.scale, work, parts, n };
+                let (kernel, merge) = (&self.kernels.attend_span, &self.kernels.attend_merge);
+                launch::attend_span(s, kernel, queries.behind(first), &standing, pool, &attention)?;
+                launch::attend_merge(s, merge, &standing, pool, &attention, outputs.behind(first))?;
+            }
+        }
+        let x = View::span(a.out.row, a.out.offset, a.out.len());
+        a.images.kinds().try_for_each(|kind| self.row_op(&RowOp::Image { x, kind }, run, layer))
     }
 
     /// Whom a mixture's product asks.
@@ -357,13 +350,6 @@ impl CudaExec {
         }
     }
 
-    /// The kernel for tiles, and the heads that a block of it takes: few where blocks are few.
-    fn tile_kernel(&self, heads: usize, kv_heads: usize, tiles: usize) -> (&Kernel, usize) {
-        let [two, eight] = &self.kernels.attend_tile;
-        let wide_blocks = tiles * kv_heads * (heads / kv_heads).div_ceil(8);
-        if wide_blocks >= WIDE_BLOCKS_MIN && heads > 2 * kv_heads { (eight, 8) } else { (two, 2) }
-    }
-
     fn experts(&self, m: &Mixture, run: &Run<'_>, layer: usize) -> Queued {
         if !run.is_window() {
             return self.experts_of_chunk(m, run, layer);
@@ -377,11 +363,12 @@ impl CudaExec {
             let weight = self.program.weight(p.weight);
             (weight.ty, weight.rows, weight.cols)
         };
-        match m.images[0] {
+        let ids_settled = match m.images[0] {
             Some(kind) if form(gate) == form(up) => {
                 let both = [&self.experts_with(m, gate, false), &self.experts_with(m, up, false)];
-                let (window, image) = (kernels.window(gate.weight), self.buffers.image(kind));
-                launch::expert_gate_up(s, window, both, image, places.gate, pairs)?;
+                let (gate_kernels, image) = (kernels.window(gate.weight), self.buffers.image(kind));
+                window::expert_gate_up(s, gate_kernels, both, image, places.gate, pairs)?;
+                true
             }
             _ => {
                 for (side, out) in [(0, places.gate), (1, places.up)] {
@@ -391,12 +378,14 @@ impl CudaExec {
                 }
                 let up_rows = Rows { at: places.up, stride: f };
                 launch_rows::pairwise(s, &kernels.swiglu, gate_rows, up_rows, f, pairs)?;
+                false
             }
-        }
+        };
         let (e, fault) = (self.experts_with(m, down, true), self.fault(run, Met::Inner, layer));
         match m.images[2] {
-            Some(_) if f <= launch::OWN_COLS => {
-                launch::expert_down(s, kernels.window(down.weight), &e, (gate_rows, fault), places.out, pairs)
+            Some(_) if f <= window::OWN_COLS => {
+                let e = (&e, ids_settled);
+                window::expert_down(s, kernels.window(down.weight), e, (gate_rows, fault), places.out, pairs)
             }
             Some(kind) => {
                 let kernel = kernels.quantise(kind);
@@ -407,23 +396,19 @@ impl CudaExec {
         }
     }
 
-    /// The outputs of a mixture's experts, their weights, and how many a row has.
-    fn pairs(&self, m: &Mixture) -> (Span, Span, usize) {
-        let (_, weights) = self.buffers.choices[m.choice.0];
-        (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used)
-    }
-
     /// Sums the experts' outputs of each row, or adds the sum.
     fn combine(&self, m: &Mixture, (to, is_added): (View, bool), run: &Run<'_>) -> Queued {
-        let (kernel, out) = (&self.kernels.combine, (self.dense(to), is_added));
-        launch_rows::combine(&self.stream, kernel, self.pairs(m), out, to.len(), run.n)
+        let (_, weights) = self.buffers.choices[m.choice.0];
+        let pairs = (self.buffers.pairs.out, weights, self.program.choices[m.choice.0].used);
+        let out = (self.dense(to), is_added);
+        launch_rows::combine(&self.stream, &self.kernels.combine, pairs, out, to.len(), run.n)
     }
 
     fn expert_product(&self, product: &Product, e: &Experts, x: Input, out: Span, pairs: usize) -> Queued {
         let (s, kernels) = (&self.stream, &self.kernels);
         match x {
             Input::Image(image) => {
-                launch::expert_product(s, kernels.window(product.weight), e, image, out, pairs)
+                window::expert_product(s, kernels.window(product.weight), e, image, out, pairs)
             }
             Input::Floats(rows) => {
                 launch::expert_product_float(s, kernels.product(product.weight), e, rows, out, pairs)

@@ -2,7 +2,7 @@
 //!
 //! Does not know: what launches compute, patterns.
 
-use super::fuse::{Added, Launch, Norm};
+use super::fuse::{Launch, Norm};
 use crate::device::lower::RowOp;
 use crate::gguf::formats::ImageKind;
 use crate::model::program::{RowId, View};
@@ -74,6 +74,10 @@ impl Launch {
             Launch::Append { k, v, .. } => t.reads.extend([*k, *v]),
             Launch::Attend(a) => {
                 t.reads.push(a.q);
+                if let Some(h) = &a.heads {
+                    t.reads.extend([h.k, h.v]);
+                    t.writes.extend([h.q, h.k]);
+                }
                 t.writes.push(a.out);
                 t.images_made.extend(a.images.kinds().map(|kind| (kind, a.out)));
             }
@@ -116,11 +120,9 @@ impl Launch {
 impl Norm {
     fn touch(&self, t: &mut Touched) {
         t.reads.push(self.x);
-        if let Some(added) = &self.added {
+        if let Some(added) = self.added {
+            t.reads.push(added);
             t.writes.push(self.x);
-            if let Added::Row(y) = added {
-                t.reads.push(*y);
-            }
         }
         t.writes.push(self.out);
         t.images_made.extend(self.images.kinds().map(|kind| (kind, self.out)));

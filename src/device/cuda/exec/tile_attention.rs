@@ -1,0 +1,115 @@
+//! Attention of windows by tiles: which states it takes, and which of its kernels has how many heads a block.
+//!
+//! Invariant: neither shows in a bit (`kernels/attention_window.cu`). Does not know: programs, steps.
+
+use super::launch::Pool;
+use crate::device::cuda::CudaError;
+use crate::device::cuda::driver::Kernel;
+use crate::device::cuda::kernels::Kernels;
+use crate::model::facts::{KvFormat, PAGE_POSITIONS, StageProgram};
+use crate::model::program::StateKind;
+
+/// Heads of one K/V head that a block takes, and the blocks up to which so few are the fastest (`docs/performance.md`).
+const FAMILIES: [(&str, usize, usize); 4] = [
+    ("attend_tile_1_", 1, 132),
+    ("attend_tile_2_", 2, 132),
+    ("attend_tile_4_", 4, 264),
+    ("attend_tile_8_", 8, usize::MAX),
+];
+
+/// Shared memory of a block beside its tile, at most: queries and weights.
+const OWN_BYTES: usize = 11 << 10;
+
+/// The widest head, and of what widths are multiples.
+const WIDTH_MAX: usize = 256;
+const WIDTH_STEP: usize = 32;
+
+/// The kernels of a stage.
+#[derive(Debug)]
+pub(super) struct TileAttention {
+    kernels: Vec<Kernel>,
+    kv: KvFormat,
+    tile_bytes_max: usize,
+}
+
+impl TileAttention {
+    /// For a card whose blocks have so much shared memory.
+    pub(super) fn new(
+        all: &Kernels,
+        stage: &StageProgram,
+        kv: KvFormat,
+        shared_bytes_max: usize,
+    ) -> Result<TileAttention, CudaError> {
+        let tile_bytes_max = shared_bytes_max.saturating_sub(OWN_BYTES);
+        let widths = stage.program.states.iter().filter_map(|s| match s.kind {
+            StateKind::Paged { key_width, value_width, .. } => Some((key_width, value_width)),
+            StateKind::Fixed { .. } => None,
+        });
+        let taken = widths.map(|widths| tile_bytes(kv, widths)).filter(|&bytes| bytes <= tile_bytes_max);
+        let bytes = taken.max().unwrap_or(0);
+        let kernel = |(family, ..): (&'static str, usize, usize)| all.for_kv(family, kv)?.with_shared(bytes);
+        let kernels = FAMILIES.into_iter().map(kernel).collect::<Result<_, _>>()?;
+        Ok(TileAttention { kernels, kv, tile_bytes_max })
+    }
+
+    /// Whether it takes a state's heads, of which `heads` ask.
+    pub(super) fn takes(&self, pool: &Pool, heads: usize) -> bool {
+        let fits = |width: usize| width.is_multiple_of(WIDTH_STEP) && width <= WIDTH_MAX;
+        let bytes = tile_bytes(self.kv, (pool.key_width, pool.value_width));
+        let is_near = bytes <= self.tile_bytes_max;
+        fits(pool.key_width) && fits(pool.value_width) && heads.is_multiple_of(pool.heads) && is_near
+    }
+
+    /// The kernel for so many tiles of a state, and the heads that a block of it takes: few where blocks are few.
+    pub(super) fn kernel(&self, pool: &Pool, heads: usize, tiles: usize) -> (&Kernel, usize) {
+        let at = family(pool.heads, heads, tiles);
+        (&self.kernels[at], FAMILIES[at].1)
+    }
+}
+
+/// The first family whose blocks are not too many, or that takes all heads of a K/V head.
+fn family(kv_heads: usize, heads: usize, tiles: usize) -> usize {
+    let group = heads / kv_heads;
+    let fits = |&(_, at_once, blocks_max): &(&str, usize, usize)| {
+        at_once >= group || tiles * kv_heads * group.div_ceil(at_once) <= blocks_max
+    };
+    FAMILIES.iter().position(fits).expect("invariant: the last takes any number of blocks")
+}
+
+/// Shared memory of a tile's keys and values: keys of whole 128 bytes have 64 behind them.
+fn tile_bytes(kv: KvFormat, (key_width, value_width): (usize, usize)) -> usize {
+    let (key, value) = (kv.row_bytes(key_width), kv.row_bytes(value_width));
+    PAGE_POSITIONS * (key + if key.is_multiple_of(128) { 64 } else { 0 } + value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_take_more_heads_where_they_are_many() {
+        for (kv_heads, heads, tiles, at_once) in [
+            (4, 32, 4, 1),
+            (4, 32, 8, 2),
+            (4, 32, 16, 4),
+            (4, 32, 32, 4),
+            (4, 32, 64, 8),
+            (8, 8, 1000, 1),
+            (8, 24, 1000, 4),
+            (2, 32, 1000, 8),
+        ] {
+            assert_eq!(
+                FAMILIES[family(kv_heads, heads, tiles)].1,
+                at_once,
+                "{heads} on {kv_heads}, {tiles} tiles"
+            );
+        }
+    }
+
+    #[test]
+    fn keys_of_whole_128_bytes_have_room_behind_them() {
+        assert_eq!(tile_bytes(KvFormat::F16, (128, 128)), 64 * (256 + 64 + 256));
+        assert_eq!(tile_bytes(KvFormat::F16, (96, 64)), 64 * (192 + 128));
+        assert_eq!(tile_bytes(KvFormat::Q8_0, (128, 128)), 64 * (136 + 136));
+    }
+}
