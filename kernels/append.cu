@@ -83,8 +83,9 @@ template <class Form, i32 EACH> DEVICE void place_heads(
     const i32 head = is_query ? number : (number - heads.q_heads) % heads.kv_heads;
     const HeadKind kind = is_query ? HeadKind::QUERY : is_key ? HeadKind::KEY : HeadKind::VALUE;
     const WarpHead<EACH> placed(heads, kind, head, row);
-    const u32 position = positions[row];
-    const i64 page = is_query ? 0 : pages[(i64) states[row] * pages_per_state + position / PAGE_POSITIONS];
+    const u32 position = load_fresh(positions + row);
+    const i64 state = is_query ? 0 : load_fresh(states + row);
+    const i64 page = is_query ? 0 : load_fresh(pages + state * pages_per_state + position / PAGE_POSITIONS);
     wait_for_previous();
 
     f32 value[EACH];

@@ -196,14 +196,14 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
     const i32 heads = block.heads;
     let_next_start();
 
-    // Where rows stand was there before the batch's first kernel; what the batch itself brings comes last in each state.
-    const u32 position = lane < call.n ? call.positions[lane] : 0;
-    const u32 state = call.states != nullptr && lane < call.n ? call.states[lane] : 0;
+    // Where rows stand is known before the wait; what the batch itself brings comes last in each state.
+    const u32 position = lane < call.n ? load_fresh(call.positions + lane) : 0;
+    const u32 state = call.states != nullptr && lane < call.n ? load_fresh(call.states + lane) : 0;
     const u32 own = shuffle(position, (i32) block.row);
     const u32 own_state = shuffle(state, (i32) block.row);
     const i32 left = (i32) own + 1 - tile * TILE_POSITIONS;
     if (left <= 0) return;
-    u8* page = call.pool + call.pages[(i64) own_state * call.pages_per_state + tile] * call.page_bytes;
+    u8* page = call.pool + load_fresh(call.pages + (i64) own_state * call.pages_per_state + tile) * call.page_bytes;
     const u32 rows = lanes_where(lane < call.n && state == own_state && position <= own);
     const u32 rows_here = lanes_where((rows >> lane & 1) != 0 && (i32) position / TILE_POSITIONS == tile);
     const i32 count = left < TILE_POSITIONS ? left : TILE_POSITIONS;
@@ -379,7 +379,7 @@ merge_images(f32* work, i32 tiles_max, const u32* positions, f32* out, i32 out_s
     const i32 head = first / value_width;
     const TileWork tile_work(work, value_width, tiles_max, q_heads, n, row, 0);
     let_next_start();
-    const i32 tiles = (i32) positions[row] / TILE_POSITIONS + 1;
+    const i32 tiles = (i32) load_fresh(positions + row) / TILE_POSITIONS + 1;
     wait_for_previous();
 
     Partial merged = {0.0f, 0.0f};

@@ -17,12 +17,16 @@ constexpr i32 RESULT_HEAD = 8;
 extern "C" __global__ void __launch_bounds__(HOST_BLOCK)
 take_block(const u32* blocks, i64 block_words, u32* control, u32* block, i64 words) {
     wait_for_previous();
-    let_next_start();
     const i64 first = (i64) blockIdx.x * HOST_BLOCK + (i64) threadIdx.x;
     if (first == 0) *(i64*) (control + 2) = clock_ns();
     const Words4* from = (const Words4*) (blocks + (control[0] & 1) * block_words);
     const i64 step = (i64) gridDim.x * HOST_BLOCK;
     for (i64 i = first; i < words / 4; i += step) ((Words4*) block)[i] = from[i];
+    // Later kernels read the block before they wait, and each lets the next one begin before it waits itself: nothing of
+    // the batch may begin before the whole block can be seen.
+    fence_system();
+    __syncthreads();
+    let_next_start();
 }
 
 extern "C" __global__ void __launch_bounds__(HOST_BLOCK)

@@ -107,8 +107,8 @@ DEVICE void prefetch(const void* p) { asm volatile("prefetch.L2 [%0];" : : "l"(p
 
 // Waits until the kernels queued before have ended and what they wrote can be seen. A launch may begin before that (on
 // cards of compute capability 9.0 on): a kernel calls this before it reads what a kernel of its batch makes, and before it
-// writes. What it may read earlier: weights; what the host sent with the batch, which was there before the first of its
-// kernels began; keys and values of earlier batches.
+// writes. What it may read earlier: weights; keys and values of earlier batches; by `load_fresh`, the batch's block, which
+// is whole before any kernel begins but the one behind `take_block`.
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" : : : "memory");
@@ -122,7 +122,7 @@ DEVICE void let_next_start() {
 #endif
 }
 
-// A word that a kernel wrote which may have ended while this one runs.
+// A word of which an older value may be near, from before the kernel that wrote it.
 DEVICE u32 load_fresh(const u32* place) {
     u32 value;
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(place) : "memory");
