@@ -804,11 +804,11 @@ mod tests {
     #[test]
     fn heads_that_are_read_behind_attention_have_a_launch_of_their_own() {
         let mut p = llama();
-        let ropes = p.layers[0].ops.iter().filter_map(|op| match op {
+        let mut ropes = p.layers[0].ops.iter().filter_map(|op| match op {
             Op::Rope { x, .. } => Some(*x),
             _ => None,
         });
-        let k = ropes.last().unwrap();
+        let k = ropes.next_back().unwrap();
         let x = View::span(p.residual, 0, k.len());
         p.layers[0].ops.push(Op::Add { x, y: View::span(k.row, k.offset, k.len()), out: x });
         let (layers, _) = shown(p, Activations::Int8);
