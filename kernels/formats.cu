@@ -47,10 +47,12 @@ struct Window {
 // Blocks that a multiprocessor's registers hold without a spill: by lanes, for so many activation rows; by tiles,
 // many or few. The decoder of Q4_K needs the fewest registers, those of Q5_K and Q6_K the most.
 template <i32 COUNT> constexpr i32 LANE_BLOCKS = (COUNT == 1 ? 5 : COUNT == 2 ? 4 : 3) - (MORE_REGISTERS ? 1 : 0);
+struct Q4_1;
 struct Q4_K;
 struct Q5_K;
 struct Q6_K;
 template <class F> constexpr i32 WIDE_BLOCKS = 2;
+template <> constexpr i32 WIDE_BLOCKS<Q4_1> = MORE_REGISTERS ? 1 : 2;
 template <> constexpr i32 WIDE_BLOCKS<Q5_K> = MORE_REGISTERS ? 1 : 2;
 template <class F> constexpr i32 NARROW_BLOCKS = 2;
 template <> constexpr i32 NARROW_BLOCKS<Q4_K> = MORE_REGISTERS ? 2 : 3;

@@ -12,11 +12,12 @@
 
 pub(in crate::device) mod api;
 pub mod graph;
+mod modules;
 mod notes;
 pub(in crate::device) mod own;
 mod sharing;
 
-use std::ffi::{CString, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,11 +30,10 @@ use super::CudaError;
 use super::faults::{FaultKind, Faults, ForcedFault, Met};
 use super::vendor::{Architecture, Vendor};
 use crate::device::hip;
+use modules::ARGUMENTS_MAX;
+pub use modules::{Argument, Kernel, Module, Parameter, Start};
 pub use notes::Note;
 pub use sharing::MappedMemory;
-
-/// The most arguments of a kernel.
-const ARGUMENTS_MAX: usize = 37;
 
 /// A driver that is there and has started.
 #[derive(Clone, Copy, Debug)]
@@ -735,172 +735,3 @@ fn host_memory(context: &Context, bytes: usize, flags: c_uint) -> Result<NonNull
     unsafe { address.cast::<u8>().write_bytes(0, bytes) };
     Ok(address)
 }
-
-#[derive(Debug)]
-struct ModuleInner {
-    context: Context,
-    raw: Handle,
-    /// CUDA's driver copies it; HIP's library does not promise to.
-    _image: Vec<u8>,
-}
-
-// SAFETY: a module may be used by any thread; the driver locks.
-unsafe impl Send for ModuleInner {}
-// SAFETY: as above.
-unsafe impl Sync for ModuleInner {}
-
-impl Drop for ModuleInner {
-    fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: loaded by `Module::load` and unloaded once, after the last kernel that is from it.
-            let _ = unsafe { self.context.api().module_unload(self.raw) };
-        }
-    }
-}
-
-/// Compiled kernels on a card.
-#[derive(Clone, Debug)]
-pub struct Module(Arc<ModuleInner>);
-
-impl Module {
-    /// Loads a compiler's output: a cubin, PTX, or AMD's code object.
-    pub fn load(context: &Context, image: &[u8]) -> Result<Module, CudaError> {
-        context.bind()?;
-        let mut raw = std::ptr::null_mut();
-        context.meets(Met::Module, ("cuModuleLoadData", "hipModuleLoadData"))?;
-        // PTX is text and ends with a zero; one more byte hurts no machine code.
-        let image: Vec<u8> = image.iter().copied().chain([0]).collect();
-        // SAFETY: the context is bound; the image is whole, ends with a zero and lives as long as the module.
-        unsafe { context.api().module_load(&mut raw, image.as_ptr().cast())? };
-        Ok(Module(Arc::new(ModuleInner { context: context.clone(), raw, _image: image })))
-    }
-
-    /// The kernel of this name; `None` where there is none. `signature` is that of its source, `start` what it waits for.
-    pub fn kernel(&self, name: &str, signature: &'static [Parameter], start: Start) -> Option<Kernel> {
-        assert!(signature.len() <= ARGUMENTS_MAX, "{name}: {} parameters", signature.len());
-        self.0.context.bind().ok()?;
-        let (mut raw, text) = (std::ptr::null_mut(), CString::new(name).ok()?);
-        // SAFETY: the module lives; name and target outlive the call.
-        unsafe { self.0.context.api().module_function(&mut raw, self.0.raw, text.as_ptr()).ok()? };
-        Some(Kernel { module: self.clone(), raw, name: name.to_owned(), signature, start, shared_bytes: 0 })
-    }
-}
-
-/// What a kernel's parameter is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parameter {
-    /// Eight bytes.
-    Pointer,
-    /// Four bytes.
-    I32,
-    /// Four bytes.
-    U32,
-    /// Four bytes.
-    F32,
-    /// Eight bytes.
-    I64,
-}
-
-/// When a kernel begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// When what was queued before has ended.
-    InOrder,
-    /// As soon as the kernel before lets it; it waits by itself. For cards from compute capability 9.0 on.
-    Early,
-}
-
-/// A kernel on a card.
-#[derive(Clone, Debug)]
-pub struct Kernel {
-    /// Keeps the code loaded.
-    module: Module,
-    raw: Handle,
-    name: String,
-    signature: &'static [Parameter],
-    start: Start,
-    /// Dynamic shared memory of every launch.
-    shared_bytes: u32,
-}
-
-impl Kernel {
-    /// The same kernel, with so much dynamic shared memory in every launch.
-    pub fn with_shared(self, bytes: usize) -> Result<Kernel, CudaError> {
-        let context = &self.module.0.context;
-        context.bind()?;
-        let shared_bytes = u32::try_from(bytes).expect("invariant: shared memory is counted in KiB");
-        // HIP's launches may have all that a block can have.
-        if let Own::Cuda(own) = &context.api().own {
-            // SAFETY: the module lives, and with it the function.
-            let status = unsafe { own.allow_shared(self.raw, shared_bytes as c_int) };
-            context.api().checked("cuFuncSetAttribute", status)?;
-        }
-        Ok(Kernel { shared_bytes, ..self })
-    }
-
-    /// The same kernel, with less dynamic shared memory in every launch, or as much.
-    pub fn with_less_shared(&self, bytes: usize) -> Kernel {
-        assert!(bytes <= self.shared_bytes as usize, "{}: {bytes} B of {}", self.name, self.shared_bytes);
-        Kernel { shared_bytes: bytes as u32, ..self.clone() }
-    }
-
-    /// Blocks of so many threads that a multiprocessor has at once.
-    pub fn resident(&self, threads: usize) -> Result<usize, CudaError> {
-        let context = &self.module.0.context;
-        context.bind()?;
-        let (mut blocks, threads) = (0, c_int::try_from(threads).expect("invariant: threads of a block"));
-        // SAFETY: the module lives, and with it the function; the target outlives the call.
-        unsafe { context.api().function_occupancy(&mut blocks, self.raw, threads, self.shared_bytes())? };
-        Ok(blocks as usize)
-    }
-
-    /// Dynamic shared memory of every launch.
-    pub fn shared_bytes(&self) -> usize {
-        self.shared_bytes as usize
-    }
-}
-
-// SAFETY: a function is a read-only handle that lives as long as its module.
-unsafe impl Send for Kernel {}
-// SAFETY: as above.
-unsafe impl Sync for Kernel {}
-
-/// A value for a kernel's parameter.
-#[derive(Clone, Copy, Debug)]
-pub enum Argument {
-    /// The start of a span; null for none.
-    Pointer(Option<Span>),
-    /// A count, a width, a stride.
-    I32(i32),
-    /// An identity.
-    U32(u32),
-    /// A number.
-    F32(f32),
-    /// Bytes of something large.
-    I64(i64),
-}
-
-impl Argument {
-    fn kind(&self) -> Parameter {
-        match self {
-            Argument::Pointer(_) => Parameter::Pointer,
-            Argument::I32(_) => Parameter::I32,
-            Argument::U32(_) => Parameter::U32,
-            Argument::F32(_) => Parameter::F32,
-            Argument::I64(_) => Parameter::I64,
-        }
-    }
-
-    /// In the low bytes, where a little-endian host reads a narrower value.
-    fn bits(&self) -> u64 {
-        match *self {
-            Argument::Pointer(span) => span.map_or(0, |s| s.address),
-            Argument::I32(v) => u64::from(v as u32),
-            Argument::U32(v) => u64::from(v),
-            Argument::F32(v) => u64::from(v.to_bits()),
-            Argument::I64(v) => v as u64,
-        }
-    }
-}
-
-const _: () = assert!(cfg!(target_endian = "little"), "arguments are passed in the low bytes of a word");

@@ -23,7 +23,7 @@ pub(super) struct Recording {
 
 impl Recording {
     pub(super) fn keep_module(&mut self, module: &Module) {
-        if !self.modules.iter().any(|m| Arc::ptr_eq(&m.0, &module.0)) {
+        if !self.modules.iter().any(|m| m.is(module)) {
             self.modules.push(module.clone());
         }
     }
