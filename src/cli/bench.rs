@@ -180,7 +180,8 @@ pub(super) fn links_in_words(opened: &Opened) -> Option<String> {
     (!words.is_empty()).then(|| format!("rows {}", words.join(", ")))
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+/// The middle one, or the mean of the two in the middle; 0 for none.
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut v: Vec<f64> = values.collect();
     v.sort_by(f64::total_cmp);
     match v.len() {

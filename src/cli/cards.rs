@@ -243,8 +243,8 @@ fn gpu_card(listing: &Listing, number: usize, id: CardId) -> anyhow::Result<Card
                 gpu_rates(vendor).speed(listing, number).unwrap_or(typical);
             Ok(CardFacts {
                 id,
-                kind: vendor.one_of(CardKind::Cuda, CardKind::Hip),
-                name: format!("{}:{number}", vendor.prefix()),
+                kind: vendor.card_kind(),
+                name: vendor.card_name(number),
                 memory_bytes: free_bytes.saturating_sub(DRIVER_BYTES.min(card.device.memory_bytes / 16)),
                 decode_bytes_per_s,
                 decode_op_us,

@@ -11,19 +11,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
+use super::bench::median;
 use super::gpu_rates::Unwatched;
 use super::{interrupt, synth};
 use crate::device::batch::{Batch, BatchId, BatchRow, PageTables, RowWants};
 use crate::device::cuda::card::CudaCard;
 use crate::device::cuda::exec::CudaExec;
 use crate::device::cuda::kernels::KernelSettings;
-use crate::device::cuda::listing::{Listed, Listing};
+use crate::device::cuda::listing::Listing;
 use crate::device::{StageExec, StageSettings};
 use crate::gguf::File;
 use crate::model::arch;
-use crate::model::facts::{
-    Activations, CardFacts, CardId, CardKind, KvFormat, PageId, StageProgram, StateId,
-};
+use crate::model::facts::{Activations, CardFacts, CardId, KvFormat, PageId, StageProgram, StateId};
 use crate::model::footprint::{Footprint, LayerFootprint, StageSizes};
 use crate::model::synth::{Changes, Geometry};
 
@@ -121,10 +120,9 @@ impl Probe {
         settings: &KernelSettings,
         (width, layers): (usize, usize),
     ) -> anyhow::Result<Probe> {
-        let Listed { device, usable } = &listing.cards[number];
+        let listed = &listing.cards[number];
         let vendor = listing.driver.vendor();
-        let (kind, name) =
-            (vendor.one_of(CardKind::Cuda, CardKind::Hip), format!("{}:{number}", vendor.prefix()));
+        let (kind, name) = (vendor.card_kind(), vendor.card_name(number));
         let blueprint = Geometry::probe(width, layers).blueprint(&Changes::default())?;
         let mut made = tempfile::Builder::new().prefix("tandem-probe-").suffix(".gguf").tempfile()?;
         synth::write(&blueprint, 1, &mut BufWriter::new(made.as_file_mut()))
@@ -148,16 +146,16 @@ impl Probe {
             kind,
             name: name.clone(),
             memory_bytes: items.iter().map(|item| item.bytes).sum(),
-            decode_bytes_per_s: listing.cards[number].decode_bytes_per_s(),
+            decode_bytes_per_s: listed.decode_bytes_per_s(),
             decode_op_us: 0.0,
-            prompt_macs_per_s: listing.cards[number].prompt_macs_per_s(),
+            prompt_macs_per_s: listed.prompt_macs_per_s(),
         };
-        if let Ok(free) = usable
+        if let Ok(free) = &listed.usable
             && *free < facts.memory_bytes
         {
             bail!("{name}: {free} B are free, and the measurement needs {} B", facts.memory_bytes);
         }
-        let mut card = CudaCard::open(facts, device, settings)?;
+        let mut card = CudaCard::open(facts, &listed.device, settings)?;
         let stage = StageProgram { program, layers: 0..layers };
         let settings = StageSettings {
             activations: Activations::Int8,
@@ -214,9 +212,7 @@ impl Probe {
             let ns = ns.context("the card's stamps do not rise; its rates cannot be measured")?;
             times.push(ns as f64 / 1e3);
         }
-        let mut times = times.split_off(WARM_UP as usize);
-        times.sort_by(f64::total_cmp);
-        Ok(times[times.len() / 2])
+        Ok(median(times.into_iter().skip(WARM_UP as usize)))
     }
 }
 

@@ -107,7 +107,7 @@ impl GpuRates {
             )?;
             writeln!(
                 out,
-                "       measured (cuda:{}): decode {:.0} GB/s and {:.2} us an op, prompt {:.1} T multiply-adds/s",
+                "       measured ({prefix}:{}): decode {:.0} GB/s and {:.2} us an op, prompt {:.1} T multiply-adds/s",
                 card.number,
                 card.decode_bytes_per_s / 1e9,
                 card.decode_op_us,

@@ -7,6 +7,7 @@ use super::driver::own;
 use super::nvrtc;
 use crate::device::hip::gfx::Gfx;
 use crate::device::hip::{driver, hiprtc};
+use crate::model::facts::CardKind;
 
 /// Who made a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,16 @@ impl Vendor {
     /// Its cards, for people.
     pub fn cards(self) -> &'static str {
         self.one_of("CUDA cards", "AMD cards")
+    }
+
+    /// What its cards are.
+    pub fn card_kind(self) -> CardKind {
+        self.one_of(CardKind::Cuda, CardKind::Hip)
+    }
+
+    /// What plans and messages call its card of this number.
+    pub fn card_name(self, number: usize) -> String {
+        format!("{}:{number}", self.prefix())
     }
 
     /// What `--gpus` takes for a card of this number.

@@ -275,7 +275,7 @@ pub(super) fn append(
     fault: Fault,
 ) -> Launched {
     let (keys, values) = rows;
-    let arguments = [
+    let heads = [
         some(keys.at),
         int(keys.stride),
         some(values.at),
@@ -283,16 +283,9 @@ pub(super) fn append(
         int(pool.heads),
         int(pool.key_width),
         int(pool.value_width),
-        some(standing.positions),
-        some(standing.states),
-        some(standing.pages),
-        int(standing.pages_per_state),
-        some(pool.at),
-        I64(pool.page_bytes as i64),
-        int(n),
-        some(fault.word),
-        U32(fault.id),
     ];
+    let others = [int(n), some(fault.word), U32(fault.id)];
+    let arguments = [&heads[..], &pages_arguments(standing, pool), &others].concat();
     s.launch(k, [pool.heads, n, 1], 64, &arguments)
 }
 

@@ -25,7 +25,7 @@ const MEASURED: Duration = Duration::from_millis(20);
 const COUNTING: [&str; 2] = ["take_block", "give_results"];
 
 /// The kind of a launch that reads no matrix, by the begin of its kernel's name.
-const KINDS: [(&str, &str); 20] = [
+const KINDS: [(&str, &str); 18] = [
     ("embed_", "embedding"),
     ("rms_norm", "norms"),
     ("norm_", "norms"),
@@ -44,8 +44,6 @@ const KINDS: [(&str, &str); 20] = [
     ("swiglu", "elementwise"),
     ("add", "elementwise"),
     ("gather", "elementwise"),
-    ("take_", "block and results"),
-    ("give_", "block and results"),
 ];
 
 /// The launches of one kind in a batch.
