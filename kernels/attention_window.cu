@@ -2,14 +2,16 @@
 // and append of their heads on the way.
 //
 // shapes   q, k, v [n] rows with their heads side by side, as products leave them; k null: heads are placed already; pages
-//          and pool as in append.cu; states null: all rows are of state 0; work as TileWork says; head widths are multiples of 32, at most 256; pool and
-//          page_bytes are multiples of 16; out, images: [rows] of q_heads * value_width
-// launch   attend_tile_H: grid (kv_heads * (query heads of one / H rounded up), tiles, rows), block 256, of rows `first` on
-//          of a batch of n; dynamic shared memory for 64 values and keys, with 64 bytes behind keys of whole 128 bytes; merge_images: grid (values / 256 rounded up, rows), block 64 for each span, 256 to 512
+//          and pool as in append.cu; states null: all rows are of state 0; work as TileWork says; head widths are multiples
+//          of 32, at most 256; pool and page_bytes are multiples of 16; out, images: [rows] of q_heads * value_width
+// launch   attend_tile_H, and attend_128_H for heads of 128 values of which rope turns all or none: grid (kv_heads * (query
+//          heads of one / H rounded up), tiles, rows), block 256, of rows `first` on of a batch of n; dynamic shared memory
+//          for 64 values and keys, with 64 bytes behind keys of whole 128 bytes; merge_images: grid (values / 256 rounded up,
+//          rows), block 64 for each span, 256 to 512
 // order    scores lanes(32); a tile of 64 positions: exact maximum, sum lanes(32), acc a chain over its keys; tiles
 //          merge left to right inside their span, spans left to right; the first is taken as it is
-// moves    each stored key and value up to the row's position once for H query heads; those of earlier batches while
-//          the kernels before still run
+// moves    each stored key and value up to the row's position once for H query heads; keys of earlier batches while the
+//          kernels before still run, values while scores are made
 // twin     src/device/cpu/plain/{norm,rope,attention,stored}.rs, equal bit for bit
 #include "attention/head.cuh"
 #include "attention/tile.cuh"
@@ -65,8 +67,8 @@ struct NearTile {
         keys = near + TILE_POSITIONS * value_bytes;
     }
 
-    // Starts bringing rows `begin` to `end`.
-    DEVICE void bring(i32 begin, i32 end) const {
+    // Starts bringing the keys of rows `begin` to `end`.
+    DEVICE void bring_keys(i32 begin, i32 end) const {
         const i32 thread = (i32) threadIdx.x;
         if (stride != key_bytes) {
             constexpr i32 EACH = TILE_BLOCK / TILE_POSITIONS;
@@ -78,6 +80,10 @@ struct NearTile {
         } else {
             bring_rows(keys, pool_keys, begin * key_bytes, end * key_bytes);
         }
+    }
+
+    // Starts bringing their values.
+    DEVICE void bring_values(i32 begin, i32 end) const {
         bring_rows(values, pool_values, begin * value_bytes, end * value_bytes);
     }
 
@@ -141,32 +147,40 @@ struct Items {
     }
 };
 
-// Brings them near, a warp one, in turns. Lane r has the position of row r.
-template <class Form, i32 EACH> DEVICE void place_near(
-    const WindowCall& call, const Items& items, const NearTile& near, f32* query, u32 position) {
+// Brings them near, a warp one, in turns, and behind the first ones' loads the values of `fresh` rows: these are not needed
+// before the scores are there, and would only keep the queries waiting. Lane r has the position of row r.
+template <class Form, i32 EACH, bool WHOLE> DEVICE void place_near(
+    const WindowCall& call, const Items& items, const NearTile& near, i32 fresh, f32* query, u32 position) {
     const i32 count = items.count();
+    const i32 first = (i32) threadIdx.x / SHORT_LANES;
 #pragma unroll 1
-    for (i32 item = (i32) threadIdx.x / SHORT_LANES; item < count; item += TILE_WARPS) {
+    for (i32 item = first; item < count; item += TILE_WARPS) {
         const HeadKind kind = items.kind(item);
         const i32 row = items.row(item);
-        const WarpHead<EACH> head(call.heads, kind, items.head(item), row);
+        const WarpHead<EACH, WHOLE> head(call.heads, kind, items.head(item), row);
         wait_for_previous();
         f32 value[EACH];
         head.load(value);
+        if (item == first) near.bring_values(0, fresh);
         head.make(value);
         if (kind == HeadKind::QUERY) {
-            write_head(query + item * head.width, value, head.width);
+            write_head<EACH, WHOLE>(query + item * head.width, value, head.width);
         } else {
             const i32 slot = (i32) shuffle(position, row) % TILE_POSITIONS;
             u8* to = kind == HeadKind::KEY ? near.keys + slot * near.stride : near.values + slot * near.value_bytes;
-            if (!store_head<Form>(to, value, head.width)) report_fault(call.fault, call.fault_id);
+            if (!store_head<Form, EACH, WHOLE>(to, value, head.width)) report_fault(call.fault, call.fault_id);
         }
     }
+    if (first < count) return;
+    wait_for_previous();
+    near.bring_values(0, fresh);
 }
 
 // One tile of one row for HEADS * KEYS query heads of one K/V head: a thread makes the scores of KEYS keys with HEADS
 // heads, four lanes together; then a warp the weights of a head; then a thread ACC_DIMS values of acc of ACC_HEADS heads.
-template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE void attend_tile(const WindowCall& call) {
+// WIDTH: of keys and values, of which rope turns all or none; 0: any.
+template <class Form, i32 WIDTH, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS>
+DEVICE void attend_tile(const WindowCall& call) {
     constexpr i32 ALL = HEADS * KEYS;
     constexpr i32 SLOTS = TILE_POSITIONS / KEYS;
     constexpr i32 WEIGHT_STRIDE = 4 * ALL + 4;
@@ -174,14 +188,14 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
     typedef FourLanes<HEADS * KEYS> Tree;
     static_assert(ALL <= TILE_WARPS, "a warp weighs the keys of a head");
     static_assert(KEYS * SLOTS * KEY_LANES == TILE_BLOCK, "four lanes for KEYS keys and HEADS heads");
-    alignas(16) __shared__ f32 query[ALL * HEAD_MAX];
+    alignas(16) __shared__ f32 query[ALL * (WIDTH > 0 ? WIDTH : HEAD_MAX)];
     alignas(16) __shared__ f32 weights[TILE_POSITIONS / 4 * WEIGHT_STRIDE];  // scores before
     DYNAMIC_SHARED(u8, room);
     const i32 thread = (i32) threadIdx.x;
     const i32 lane = thread % SHORT_LANES;
     const i32 warp = thread / SHORT_LANES;
-    const i32 key_width = call.heads.key_width;
-    const i32 value_width = call.heads.value_width;
+    const i32 key_width = WIDTH > 0 ? WIDTH : call.heads.key_width;
+    const i32 value_width = WIDTH > 0 ? WIDTH : call.heads.value_width;
     const i32 group = call.heads.q_heads / call.heads.kv_heads;
     const i32 blocks = (group + ALL - 1) / ALL;
     const i32 in_group = (i32) blockIdx.x % blocks * ALL;
@@ -199,11 +213,13 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
     // Where rows stand is known before the wait; what the batch itself brings comes last in each state.
     const u32 position = lane < call.n ? load_fresh(call.positions + lane) : 0;
     const u32 state = call.states != nullptr && lane < call.n ? load_fresh(call.states + lane) : 0;
+    u32 number = call.states == nullptr ? load_fresh(call.pages + tile) : 0;
     const u32 own = shuffle(position, (i32) block.row);
     const u32 own_state = shuffle(state, (i32) block.row);
     const i32 left = (i32) own + 1 - tile * TILE_POSITIONS;
     if (left <= 0) return;
-    u8* page = call.pool + load_fresh(call.pages + (i64) own_state * call.pages_per_state + tile) * call.page_bytes;
+    if (call.states != nullptr) number = load_fresh(call.pages + (i64) own_state * call.pages_per_state + tile);
+    u8* page = call.pool + number * call.page_bytes;
     const u32 rows = lanes_where(lane < call.n && state == own_state && position <= own);
     const u32 rows_here = lanes_where((rows >> lane & 1) != 0 && (i32) position / TILE_POSITIONS == tile);
     const i32 count = left < TILE_POSITIONS ? left : TILE_POSITIONS;
@@ -211,18 +227,27 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
     const i32 fresh = earlier < 0 ? 0 : earlier < count ? earlier : count;
     const HeadRows<Form> at(call.heads.kv_heads, block.kv_head, key_width, value_width);
     const NearTile near(at, page, room);
-    near.bring(0, fresh);
+    near.bring_keys(0, fresh);
+    close_copies();
     const bool is_placed = call.heads.k == nullptr;
     if (is_placed) {
         wait_for_previous();
         const f32* asked = call.heads.q + block.row * call.heads.q_stride + (i64) block.first_head * key_width;
         bring_floats(query, asked, heads * key_width);
-        if (fresh < count) near.bring(fresh, count);
-    } else if (key_width <= HEAD_MAX / 2 && value_width <= HEAD_MAX / 2) {
-        place_near<Form, HEAD_EACH / 2>(call, Items{block, rows_here}, near, query, position);
+        if (fresh < count) near.bring_keys(fresh, count);
+        close_copies();
+        near.bring_values(0, count);
     } else {
-        place_near<Form, HEAD_EACH>(call, Items{block, rows_here}, near, query, position);
+        const Items items = {block, rows_here};
+        if constexpr (WIDTH > 0) {
+            place_near<Form, WIDTH / SHORT_LANES, true>(call, items, near, fresh, query, position);
+        } else if (key_width <= HEAD_MAX / 2 && value_width <= HEAD_MAX / 2) {
+            place_near<Form, HEAD_EACH / 2, false>(call, items, near, fresh, query, position);
+        } else {
+            place_near<Form, HEAD_EACH, false>(call, items, near, fresh, query, position);
+        }
     }
+    close_copies();
 
     // Scores. Slots without a key repeat the last.
     const i32 part_heads = thread / (SLOTS * KEY_LANES) * HEADS;
@@ -235,8 +260,7 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
         stored[k] = near.keys + (key < count ? key : count - 1) * near.stride;
     }
     f32 part[HEADS * KEYS][EIGHT] = {};
-    close_copies();
-    wait_copies<0>();
+    wait_copies<1>();  // values may be on their way
     __syncthreads();
     // The first block of the row's own tile keeps what the row brings.
     if (!is_placed && block.is_first && left <= TILE_POSITIONS) near.keep(left - 1);
@@ -281,6 +305,7 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
             sum = sum + high_weight;
         }
     }
+    wait_copies<0>();
     __syncthreads();
     if (warp < heads) {
         sum = warp_tree(sum);
@@ -305,7 +330,7 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
     }
 }
 
-#define ATTEND_TILE(NAME, FORM, BLOCKS, HEADS, KEYS, ACC_HEADS, ACC_DIMS)                                              \
+#define ATTEND_TILE(NAME, FORM, WIDTH, BLOCKS, HEADS, KEYS, ACC_HEADS, ACC_DIMS)                                              \
     extern "C" __global__ void __launch_bounds__(TILE_BLOCK, BLOCKS)                                                   \
     NAME(f32* q, i32 q_stride, i32 q_heads, f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads,            \
          i32 key_width, i32 value_width, const f32* q_weight, const f32* k_weight, f32 eps, const f32* cos_sin,        \
@@ -314,23 +339,35 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
          u32 fault_id) {                                                                                               \
         const Heads heads = {q, q_stride, q_heads, k, k_stride, v, v_stride, kv_heads, key_width, value_width,         \
                              q_weight, k_weight, eps, cos_sin, pairs, neox};                                           \
-        attend_tile<FORM, HEADS, KEYS, ACC_HEADS, ACC_DIMS>(                                                           \
+        attend_tile<FORM, WIDTH, HEADS, KEYS, ACC_HEADS, ACC_DIMS>(                                                           \
             WindowCall{heads, scale, positions, states, pages, pages_per_state, pool, page_bytes, work, tiles_max,     \
                        first, n, fault, fault_id});                                                                    \
     }
 
-ATTEND_TILE(attend_tile_1_f32, StoredF32, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_tile_1_f16, StoredF16, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_tile_1_q8_0, StoredQ8, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_tile_2_f32, StoredF32, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_tile_2_f16, StoredF16, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_tile_2_q8_0, StoredQ8, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_tile_4_f32, StoredF32, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_tile_4_f16, StoredF16, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_tile_4_q8_0, StoredQ8, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_tile_8_f32, StoredF32, 1, 2, 4, 2, 4)
-ATTEND_TILE(attend_tile_8_f16, StoredF16, MORE_REGISTERS ? 1 : 2, 2, 4, 2, 4)
-ATTEND_TILE(attend_tile_8_q8_0, StoredQ8, 1, 2, 4, 2, 4)
+ATTEND_TILE(attend_tile_1_f32, StoredF32, 0, 2, 1, 1, 1, 1)
+ATTEND_TILE(attend_tile_1_f16, StoredF16, 0, 2, 1, 1, 1, 1)
+ATTEND_TILE(attend_tile_1_q8_0, StoredQ8, 0, 2, 1, 1, 1, 1)
+ATTEND_TILE(attend_tile_2_f32, StoredF32, 0, 2, 2, 1, 1, 2)
+ATTEND_TILE(attend_tile_2_f16, StoredF16, 0, 2, 2, 1, 1, 2)
+ATTEND_TILE(attend_tile_2_q8_0, StoredQ8, 0, 2, 2, 1, 1, 2)
+ATTEND_TILE(attend_tile_4_f32, StoredF32, 0, 2, 2, 2, 2, 2)
+ATTEND_TILE(attend_tile_4_f16, StoredF16, 0, 2, 2, 2, 2, 2)
+ATTEND_TILE(attend_tile_4_q8_0, StoredQ8, 0, 2, 2, 2, 2, 2)
+ATTEND_TILE(attend_tile_8_f32, StoredF32, 0, 1, 2, 4, 4, 2)
+ATTEND_TILE(attend_tile_8_f16, StoredF16, 0, MORE_REGISTERS ? 1 : 2, 2, 4, 4, 2)
+ATTEND_TILE(attend_tile_8_q8_0, StoredQ8, 0, 1, 2, 4, 4, 2)
+ATTEND_TILE(attend_128_1_f32, StoredF32, 128, 2, 1, 1, 1, 1)
+ATTEND_TILE(attend_128_1_f16, StoredF16, 128, 2, 1, 1, 1, 1)
+ATTEND_TILE(attend_128_1_q8_0, StoredQ8, 128, 2, 1, 1, 1, 1)
+ATTEND_TILE(attend_128_2_f32, StoredF32, 128, 2, 2, 1, 1, 2)
+ATTEND_TILE(attend_128_2_f16, StoredF16, 128, 2, 2, 1, 1, 2)
+ATTEND_TILE(attend_128_2_q8_0, StoredQ8, 128, 2, 2, 1, 1, 2)
+ATTEND_TILE(attend_128_4_f32, StoredF32, 128, 2, 2, 2, 2, 2)
+ATTEND_TILE(attend_128_4_f16, StoredF16, 128, 2, 2, 2, 2, 2)
+ATTEND_TILE(attend_128_4_q8_0, StoredQ8, 128, 2, 2, 2, 2, 2)
+ATTEND_TILE(attend_128_8_f32, StoredF32, 128, 1, 2, 4, 4, 2)
+ATTEND_TILE(attend_128_8_f16, StoredF16, 128, MORE_REGISTERS ? 1 : 2, 2, 4, 4, 2)
+ATTEND_TILE(attend_128_8_q8_0, StoredQ8, 128, 1, 2, 4, 4, 2)
 
 // What a tile of a span is merged with: the factors, its sum, and the maximum up to it.
 struct TileFactors {
@@ -338,6 +375,12 @@ struct TileFactors {
     f32 right;
     f32 sum;
     f32 max;
+};
+
+// The factors of a span and of what stands before it.
+struct SpanFactors {
+    f32 left;
+    f32 right;
 };
 
 // Of the tiles of a span, one for each of sixteen neighbouring lanes, the last of which may repeat the last.
@@ -364,6 +407,7 @@ merge_images(f32* work, i32 tiles_max, const u32* positions, f32* out, i32 out_s
     alignas(16) __shared__ TileFactors factors[MERGE_SLICES][MERGE_HEADS][SPAN_TILES];
     alignas(16) __shared__ f32 accs[MERGE_SLICES][A256_VALUES];
     __shared__ Partial spans[MERGE_SLICES][MERGE_THREADS];
+    __shared__ SpanFactors joins[MERGE_SLICES][MERGE_THREADS];
     __shared__ u32 largest[A256_VALUES / SHORT_LANES];
     const i32 thread = (i32) threadIdx.x % MERGE_THREADS;
     const i32 slice = (i32) threadIdx.x / MERGE_THREADS;
@@ -382,8 +426,8 @@ merge_images(f32* work, i32 tiles_max, const u32* positions, f32* out, i32 out_s
     const i32 tiles = (i32) load_fresh(positions + row) / TILE_POSITIONS + 1;
     wait_for_previous();
 
-    Partial merged = {0.0f, 0.0f};
-    f32 acc = 0.0f;
+    f32 upto = 0.0f;  // the largest maximum of the spans before
+    f32 sum = 0.0f, acc = 0.0f;
     for (i32 start = 0; start < tiles; start += slices * SPAN_TILES) {
         const i32 first_tile = start + slice * SPAN_TILES;
         const i32 span_tiles = tiles - first_tile < SPAN_TILES ? tiles - first_tile : SPAN_TILES;
@@ -401,7 +445,7 @@ merge_images(f32* work, i32 tiles_max, const u32* positions, f32* out, i32 out_s
             const f32* from = tile_work.acc(head, first_tile) + (first - head * value_width);
 #pragma unroll
             for (i32 t = 0; t < SPAN_TILES; t++)
-                if (t < span_tiles) ahead[t] = *(const Words<MERGE_EACH>*)(from + t * value_width);
+                ahead[t] = t < span_tiles ? *(const Words<MERGE_EACH>*)(from + t * value_width) : Words<MERGE_EACH>{};
 #pragma unroll
             for (i32 k = 0; k < MERGE_ROUNDS; k++) {
                 if (k * MERGE_ROUND_HEADS >= heads) break;
@@ -411,45 +455,63 @@ merge_images(f32* work, i32 tiles_max, const u32* positions, f32* out, i32 out_s
         __syncthreads();
         if (span_tiles > 0) {
             const TileFactors* of_head = factors[slice][head - first_head];
-            f32 sum = of_head[0].sum, span_acc[MERGE_EACH];
+            f32 span_sum = of_head[0].sum, span_acc[MERGE_EACH];
 #pragma unroll
             for (i32 j = 0; j < MERGE_EACH; j++) span_acc[j] = bits_f32(ahead[0].word[j]);
+            // Without branches, so that no step waits for its factors.
 #pragma unroll
             for (i32 t = 1; t < SPAN_TILES; t++) {
-                if (t >= span_tiles) break;
                 const TileFactors tile = of_head[t];
-                sum = fmaf(tile.sum, tile.right, sum * tile.left);
+                const bool is_here = t < span_tiles;
+                span_sum = is_here ? fmaf(tile.sum, tile.right, span_sum * tile.left) : span_sum;
 #pragma unroll
-                for (i32 j = 0; j < MERGE_EACH; j++)
-                    span_acc[j] = fmaf(bits_f32(ahead[t].word[j]), tile.right, span_acc[j] * tile.left);
+                for (i32 j = 0; j < MERGE_EACH; j++) {
+                    const f32 joined = fmaf(bits_f32(ahead[t].word[j]), tile.right, span_acc[j] * tile.left);
+                    span_acc[j] = is_here ? joined : span_acc[j];
+                }
             }
-            spans[slice][thread] = Partial{of_head[span_tiles - 1].max, sum};
+            spans[slice][thread] = Partial{of_head[span_tiles - 1].max, span_sum};
             Words<MERGE_EACH> words;
 #pragma unroll
             for (i32 j = 0; j < MERGE_EACH; j++) words.word[j] = f32_bits(span_acc[j]);
             *(Words<MERGE_EACH>*)(accs[slice] + thread * MERGE_EACH) = words;
         }
         __syncthreads();
+        const i32 left_spans = (tiles - start + SPAN_TILES - 1) / SPAN_TILES;
+        const i32 here_spans = left_spans < slices ? left_spans : slices;
+        if (start + here_spans > 1) {
+            // What a span is merged with, by the slice that made it.
+            if (slice < here_spans) {
+                f32 before = start == 0 ? spans[0][thread].max : upto;
+                for (i32 s = 0; s < slice; s++) before = spans[s][thread].max > before ? spans[s][thread].max : before;
+                const Merge merge(before, spans[slice][thread].max);
+                joins[slice][thread] = SpanFactors{merge.left, merge.right};
+            }
+            if (here_spans < left_spans) {
+                if (start == 0) upto = spans[0][thread].max;
+                for (i32 s = 0; s < slices; s++) upto = spans[s][thread].max > upto ? spans[s][thread].max : upto;
+            }
+            __syncthreads();
+        }
         if (threadIdx.x < A256_VALUES) {
             const i32 value = (i32) threadIdx.x;
             if (start == 0) {
-                merged = spans[0][value / MERGE_EACH];
+                sum = spans[0][value / MERGE_EACH].sum;
                 acc = accs[0][value];
             }
 #pragma unroll
             for (i32 s = 0; s < MERGE_SLICES; s++) {
-                if (s >= slices || start + s * SPAN_TILES >= tiles) break;
+                if (s >= here_spans) break;
                 if (start + s == 0) continue;
-                const Partial right = spans[s][value / MERGE_EACH];
-                const Merge merge(merged.max, right.max);
-                merged = Partial{merge.max, merge.join(merged.sum, right.sum)};
-                acc = merge.join(acc, accs[s][value]);
+                const SpanFactors join = joins[s][value / MERGE_EACH];
+                sum = fmaf(spans[s][value / MERGE_EACH].sum, join.right, sum * join.left);
+                acc = fmaf(accs[s][value], join.right, acc * join.left);
             }
         }
-        if (start + slices * SPAN_TILES < tiles) __syncthreads();
+        if (here_spans < left_spans) __syncthreads();
     }
     const i32 value = (i32) threadIdx.x;
-    const f32 made = acc / merged.sum;
+    const f32 made = acc / sum;
     if (value < here && out != nullptr) out[row * out_stride + begin + value] = made;
     if (codes32 == nullptr && codes256 == nullptr) return;
     const Images images = {codes32, scales32, codes256, scales256};

@@ -36,7 +36,7 @@ SCRATCH_MAX = 704
 # by lanes are unrolled for NVIDIA's registers and for its launch bounds.
 SPILLS = re.compile("window_(one|two|four|wide)_|attend_prompt_")
 # Kernels of many arguments: gfx906's scalar registers spill into lanes of vector registers, not into memory.
-SCALAR_SPILLS = re.compile("place_heads_|attend_tile_")
+SCALAR_SPILLS = re.compile("place_heads_|attend_(tile|128)_")
 REMARK = re.compile(r"remark: +([A-Z][^:\[]*?)(?: \[[a-zA-Z/]+\])?: (\S+) \[-Rpass-analysis=kernel-resource-usage\]")
 
 # What a body over `u32 a, u32 b, i32 c, f32 x, f32 y, f32 z` becomes: instructions of which one is there, and those that

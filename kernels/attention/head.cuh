@@ -11,57 +11,72 @@
 constexpr i32 HEAD_MAX = 256;
 constexpr i32 HEAD_EACH = HEAD_MAX / SHORT_LANES;
 
+// WHOLE: a head has 32 * EACH values, and rope turns all of them or none.
+
 // A lane's values of a row of `width`.
-template <i32 EACH> DEVICE void load_head(f32 (&value)[EACH], const f32* row, i32 width) {
+template <i32 EACH, bool WHOLE = false> DEVICE void load_head(f32 (&value)[EACH], const f32* row, i32 width) {
     const i32 lane = (i32) threadIdx.x % SHORT_LANES;
 #pragma unroll
-    for (i32 i = 0; i < EACH; i++) value[i] = lane + i * SHORT_LANES < width ? row[lane + i * SHORT_LANES] : 0.0f;
+    for (i32 i = 0; i < EACH; i++)
+        value[i] = WHOLE || lane + i * SHORT_LANES < width ? row[lane + i * SHORT_LANES] : 0.0f;
 }
 
 // A lane's part of the angles of a row: `pairs` cosines, then as many sines.
-template <i32 EACH> struct Angles {
+template <i32 EACH, bool WHOLE = false> struct Angles {
     f32 cosine[EACH];
     f32 sine[EACH];
     i32 pairs;
     bool neox;
 
     DEVICE Angles(const f32* row, i32 pairs, bool neox) : pairs(pairs), neox(neox) {
+        if (WHOLE && pairs == 0) return;
 #pragma unroll
         for (i32 i = 0; i < EACH; i++) {
             const i32 at = (i32) threadIdx.x % SHORT_LANES + i * SHORT_LANES;
-            const i32 pair = !neox ? at / 2 : at < pairs ? at : at - pairs;
-            cosine[i] = at < 2 * pairs ? row[pair] : 0.0f;
-            sine[i] = at < 2 * pairs ? row[pairs + pair] : 0.0f;
+            const bool is_first = WHOLE ? i < EACH / 2 : at < pairs;
+            const i32 pair = !neox ? at / 2 : is_first ? at : at - pairs;
+            const bool is_turned = WHOLE || at < 2 * pairs;
+            cosine[i] = is_turned ? row[pair] : 0.0f;
+            sine[i] = is_turned ? row[pairs + pair] : 0.0f;
         }
     }
 
     // All lanes of the warp call.
     DEVICE void turn(f32 (&value)[EACH]) const {
         const i32 lane = (i32) threadIdx.x % SHORT_LANES;
-        f32 turned[EACH];
+        f32 other[EACH];
+        if (neox && (WHOLE || 2 * pairs == EACH * SHORT_LANES)) {
+#pragma unroll
+            for (i32 i = 0; i < EACH; i++) other[i] = value[(i + EACH / 2) % EACH];  // the lane's own
+        } else if (neox) {
+#pragma unroll
+            for (i32 i = 0; i < EACH; i++) other[i] = shuffled(value, partner(lane + i * SHORT_LANES));
+        } else {
+#pragma unroll
+            for (i32 i = 0; i < EACH; i++) other[i] = shuffle_xor(value[i], 1);
+        }
 #pragma unroll
         for (i32 i = 0; i < EACH; i++) {
             const i32 at = lane + i * SHORT_LANES;
-            const bool is_second = neox ? at >= pairs : at % 2 != 0;
-            const i32 partner = !neox ? at ^ 1 : is_second ? at - pairs : at + pairs;
-            f32 other = value[i];
-            if (neox && 2 * pairs == EACH * SHORT_LANES) {
-                other = value[(i + EACH / 2) % EACH];  // the lane's own
-            } else if (neox) {
-#pragma unroll
-                for (i32 k = 0; k < EACH; k++) {
-                    const f32 there = shuffle(value[k], partner % SHORT_LANES);
-                    other = partner / SHORT_LANES == k ? there : other;
-                }
-            } else {
-                other = shuffle_xor(value[i], 1);
-            }
+            const bool is_second = !neox ? at % 2 != 0 : WHOLE ? i >= EACH / 2 : at >= pairs;
             const f32 own = value[i] * cosine[i];
-            const f32 crossed = other * sine[i];
-            turned[i] = at >= 2 * pairs ? value[i] : is_second ? crossed + own : own - crossed;
+            const f32 crossed = other[i] * sine[i];
+            const f32 turned = is_second ? crossed + own : own - crossed;
+            value[i] = WHOLE || at < 2 * pairs ? turned : value[i];
         }
+    }
+
+    DEVICE i32 partner(i32 at) const { return at >= pairs ? at - pairs : at + pairs; }
+
+    // What the warp has at a lane's place.
+    DEVICE static f32 shuffled(const f32 (&value)[EACH], i32 place) {
+        f32 found = 0.0f;
 #pragma unroll
-        for (i32 i = 0; i < EACH; i++) value[i] = turned[i];
+        for (i32 k = 0; k < EACH; k++) {
+            const f32 there = shuffle(value[k], place % SHORT_LANES);
+            found = place / SHORT_LANES == k ? there : found;
+        }
+        return found;
     }
 };
 
@@ -77,20 +92,20 @@ template <i32 EACH> DEVICE void norm_head(f32 (&value)[EACH], const f32 (&weight
     for (i32 i = 0; i < EACH; i++) value[i] = (value[i] * root) * weight[i];
 }
 
-template <i32 EACH> DEVICE void write_head(f32* row, const f32 (&value)[EACH], i32 width) {
+template <i32 EACH, bool WHOLE = false> DEVICE void write_head(f32* row, const f32 (&value)[EACH], i32 width) {
     const i32 lane = (i32) threadIdx.x % SHORT_LANES;
 #pragma unroll
     for (i32 i = 0; i < EACH; i++)
-        if (lane + i * SHORT_LANES < width) row[lane + i * SHORT_LANES] = value[i];
+        if (WHOLE || lane + i * SHORT_LANES < width) row[lane + i * SHORT_LANES] = value[i];
 }
 
 // Whether all that the lane has fits the form.
-template <class Form, i32 EACH> DEVICE bool store_head(u8* row, const f32 (&value)[EACH], i32 width) {
+template <class Form, i32 EACH, bool WHOLE = false> DEVICE bool store_head(u8* row, const f32 (&value)[EACH], i32 width) {
     const i32 lane = (i32) threadIdx.x % SHORT_LANES;
     bool fits = true;
 #pragma unroll
     for (i32 i = 0; i < EACH; i++)
-        if (lane + i * SHORT_LANES < width) fits = Form::store(row, lane + i * SHORT_LANES, value[i]) && fits;
+        if (WHOLE || lane + i * SHORT_LANES < width) fits = Form::store(row, lane + i * SHORT_LANES, value[i]) && fits;
     return fits;
 }
 
@@ -117,13 +132,13 @@ struct Heads {
 enum class HeadKind { QUERY, KEY, VALUE };
 
 // One of them, by a warp: what does not depend on products is loaded when it is made. No head is wider than 32 * EACH.
-template <i32 EACH> struct WarpHead {
+template <i32 EACH, bool WHOLE = false> struct WarpHead {
     f32* from;
     i32 width;
     f32 eps;
     bool is_normed;
     f32 weight[EACH];
-    Angles<EACH> angles;
+    Angles<EACH, WHOLE> angles;
 
     DEVICE WarpHead(const Heads& heads, HeadKind kind, i32 head, i64 row)
         : width(kind == HeadKind::VALUE ? heads.value_width : heads.key_width), eps(heads.eps),
@@ -134,10 +149,10 @@ template <i32 EACH> struct WarpHead {
         from += (i64) head * width;
         const f32* of = is_query ? heads.q_weight : kind == HeadKind::KEY ? heads.k_weight : nullptr;
         is_normed = of != nullptr;
-        if (is_normed) load_head(weight, of, width);
+        if (is_normed) load_head<EACH, WHOLE>(weight, of, width);
     }
 
-    DEVICE void load(f32 (&value)[EACH]) const { load_head(value, from, width); }
+    DEVICE void load(f32 (&value)[EACH]) const { load_head<EACH, WHOLE>(value, from, width); }
 
     // Norm and rope; all lanes of the warp call.
     DEVICE void make(f32 (&value)[EACH]) const {

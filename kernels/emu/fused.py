@@ -258,10 +258,16 @@ class Sequence:
         )
         return out
 
-    def by_tiles(self, queries, stride, heads_at_once, slices, out, out_stride, images):
+    def by_tiles(self, queries, stride, heads_at_once, slices, out, out_stride, images, family):
         heads = (queries, stride, self.heads, None, 0, None, 0, self.kv_heads, self.width, self.width, None, None, 0.0, None, 0, 0)
         where = (self.where, self.states, self.pages, self.pages_each, self.pool, Wide(self.page_bytes))
-        by_tiles(self.card, self.form, heads, where, self.positions, self.scale, heads_at_once, slices, out, out_stride, images)
+        by_tiles(self.card, self.form, heads, where, self.positions, self.scale, heads_at_once, slices, out, out_stride, images,
+                 family=family)
+
+
+def families(width, pairs):
+    """Of the kernels by tiles, those that take such heads."""
+    return ("tile", "128") if width == 128 and pairs in (0, 64) else ("tile",)
 
 
 def tile_bytes(form, key_width, value_width):
@@ -269,7 +275,7 @@ def tile_bytes(form, key_width, value_width):
     return PAGE_POSITIONS * (row_bytes(form, value_width) + key_bytes + (0 if key_bytes % 128 else 64))
 
 
-def by_tiles(card, form, heads, where, positions, scale, heads_at_once, slices, out, out_stride, images, step=None):
+def by_tiles(card, form, heads, where, positions, scale, heads_at_once, slices, out, out_stride, images, step=None, family="tile"):
     """Attention by tiles of `step` rows at a time. `heads`: the arguments up to `neox`; `where`: from positions to the page's bytes."""
     n, tiles = len(positions), -(-int(positions.max() + 1) // PAGE_POSITIONS)
     q_heads, kv_heads, width, value_width = heads[2], heads[7], heads[8], heads[9]
@@ -279,7 +285,7 @@ def by_tiles(card, form, heads, where, positions, scale, heads_at_once, slices, 
         rows = min(step or n, n - first)
         work = card.upload(np.full((rows, q_heads, tiles, value_width + 2), np.nan, F))
         card.launch(
-            f"attend_tile_{heads_at_once}_{form}", (head_blocks, tiles, rows), (256, 1, 1), *heads, scale, *where, work, tiles,
+            f"attend_{family}_{heads_at_once}_{form}", (head_blocks, tiles, rows), (256, 1, 1), *heads, scale, *where, work, tiles,
             first, n, images.fault, FAULT, shared=tile_bytes(form, width, value_width)
         )
         card.launch(
@@ -304,10 +310,12 @@ def check_tiles(card, oracle, check, rng):
         stride = 4 * width + 8
         queries = [np.concatenate([rng.standard_normal(2 * width).astype(F), q]) for _ in sequence.positions]
         queries = card.upload(strided(queries, stride, 4, rng)).at(4)
-        for heads_at_once, slices in ((1, 4), (2, 4), (4, 8), (8, 6)):
+        for heads_at_once, slices, family in (
+            (h, s, f) for h, s in ((1, 4), (2, 4), (4, 8), (8, 6)) for f in families(width, 0)
+        ):
             out = card.upload(np.full((sequence.n, stride), 9, F))
             images = Images(card, 4 * width, sequence.n, ("a32", "a256"))
-            sequence.by_tiles(queries, stride, heads_at_once, slices, out, stride, images)
+            sequence.by_tiles(queries, stride, heads_at_once, slices, out, stride, images, family)
             got = out.read()
             for row, case in enumerate(cases, 1):
                 what = f"attention by tiles, {form} {width} x {case['keys']}"
@@ -326,11 +334,13 @@ def check_tiles(card, oracle, check, rng):
             stride = heads * width
             queries = card.upload(rng.standard_normal((sequence.n, stride)).astype(F))
             want = sequence.by_spans(queries, stride)
-            for heads_at_once, slices, has_floats in ((1, 8, 0), (2, 5, 1), (4, 4, 1), (8, 4, 0)):
+            for heads_at_once, slices, has_floats, family in (
+                (*case, f) for case in ((1, 8, 0), (2, 5, 1), (4, 4, 1), (8, 4, 0)) for f in families(width, 0)
+            ):
                 out = card.upload(np.full((sequence.n, stride), 9, F))
                 images = Images(card, stride, sequence.n, ("a32",) if has_floats else ("a32", "a256"))
                 to = out if has_floats else None
-                sequence.by_tiles(queries, stride, heads_at_once, slices, to, stride, images)
+                sequence.by_tiles(queries, stride, heads_at_once, slices, to, stride, images, family)
                 what = f"attention by tiles, {form} {heads} of {width} on {kv_heads}"
                 if has_floats:
                     check.equal(what, out.read(), want.read())
@@ -343,7 +353,8 @@ def check_window_heads(card, oracle, check, rng):
     which one crosses from tile to tile."""
     for form in FORMS:
         for width, heads, kv_heads, pairs, neox, normed in (
-            (32, 3, 3, 16, 0, 1), (64, 7, 1, 24, 1, 0), (96, 8, 2, 48, 1, 1), (128, 12, 1, 64, 1, 1), (128, 8, 4, 0, 0, 1),
+            (32, 3, 3, 16, 0, 1), (64, 7, 1, 24, 1, 0), (96, 8, 2, 48, 1, 1), (128, 12, 1, 64, 1, 1), (128, 6, 2, 64, 0, 0), (128, 8, 4, 0, 0, 1),
+            (128, 5, 1, 32, 1, 1),
             (256, 4, 2, 128, 1, 1), (256, 9, 1, 32, 0, 0)
         ):
             all_heads, pages_each, eps = heads + 2 * kv_heads, 3, 1e-6
@@ -379,18 +390,20 @@ def check_window_heads(card, oracle, check, rng):
                     )
                     placed = list(given(want_rows))
                     placed[3] = placed[5] = None
-                    outs, made = [], []
-                    got_pool = card.upload(pool)
-                    for arguments, to in ((placed, want_pool), (given(card.upload(x)), got_pool)):
-                        outs.append(card.upload(np.full((n, heads * width), 9, F)))
-                        made.append(Images(card, heads * width, n, ("a32",)))
-                        by_tiles(card, form, arguments, where(to), positions, scale, heads_at_once, 4, outs[-1], heads * width,
-                                 made[-1], step)
-                    what = f"attention with heads, {form} {heads} of {width} on {kv_heads}, {n} rows, {heads_at_once} at once"
-                    check.equal(what, outs[1].read(), outs[0].read())
-                    check.equal(what + ": pool", got_pool.read(), want_pool.read())
-                    check.equal(what + ": codes", made[1].places["a32"][0].read(), made[0].places["a32"][0].read())
-                    check.equal(what + ": fault", made[1].fault.read(), made[0].fault.read())
+
+                    def attended(arguments, to, family):
+                        out, made = card.upload(np.full((n, heads * width), 9, F)), Images(card, heads * width, n, ("a32",))
+                        by_tiles(card, form, arguments, where(to), positions, scale, heads_at_once, 4, out, heads * width, made,
+                                 step, family)
+                        return out.read(), made.places["a32"][0].read(), made.fault.read(), to.read()
+
+                    want = attended(placed, want_pool, "tile")
+                    for family in families(width, pairs):
+                        what = (f"attention with heads, {form} {heads} of {width} on {kv_heads}, {n} rows, {heads_at_once} at "
+                                f"once by {family}")
+                        got = attended(given(card.upload(x)), card.upload(pool), family)
+                        for name, own, wanted in zip(("out", "codes", "fault", "pool"), got, want):
+                            check.equal(f"{what}: {name}", own, wanted)
                 card.free_all()
                 weights = [card.upload(rng.standard_normal(width).astype(F)) if normed else None for _ in range(2)]
                 pages = card.upload(rng.permutation(2 * pages_each).astype(np.uint32))

@@ -4,6 +4,7 @@
 //! Does not know: programs, steps, where rows lie.
 
 use super::prompt_attention::Chunk;
+use super::tile_attention::TileKernel;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Argument::{F32, I32, I64, Pointer, U32};
 use crate::device::cuda::driver::{Argument, Kernel, Span, Stream};
@@ -413,11 +414,11 @@ pub(super) fn attend_merge(
     s.launch(k, [a.heads, a.n, 1], 128, &arguments)
 }
 
-/// By tiles, of rows `first` on of a batch of `n`; a block of the kernel takes `heads_at_once` heads of one K/V head.
+/// By tiles, of rows `first` on of a batch of `n`.
 #[expect(clippy::too_many_arguments, reason = "a launch's own arguments beside what it computes")]
 pub(super) fn attend_tile(
     s: &Stream,
-    (k, heads_at_once): (&Kernel, usize),
+    k: TileKernel<'_>,
     h: &PlaceHeads,
     standing: &Standing,
     pool: &Pool,
@@ -432,8 +433,8 @@ pub(super) fn attend_tile(
         pages[1] = Pointer(None);
     }
     let arguments = [&h.arguments(pool)[..], &[F32(a.scale)], &pages, &work].concat();
-    let grid = [pool.heads * (a.heads / pool.heads).div_ceil(heads_at_once), a.parts, a.n];
-    s.launch(k, grid, 256, &arguments)
+    let grid = [pool.heads * (a.heads / pool.heads).div_ceil(k.at_once), a.parts, a.n];
+    s.launch(k.kernel, grid, 256, &arguments)
 }
 
 pub(super) fn merge_images(

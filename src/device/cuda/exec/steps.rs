@@ -300,7 +300,8 @@ impl CudaExec {
             let n = rows_max.min(run.n - first);
             let work = self.buffers.work.part(0, (row_bytes * n) as u64);
             let attention = Attention { heads: a.q.count, scale: a.scale, work, parts, n };
-            let kernel = self.kernels.tiles.kernel(pool, a.q.count, parts * n);
+            let pairs = placed.angles.map_or(0, |angles| angles.1);
+            let kernel = self.kernels.tiles.kernel(pool, a.q.count, pairs, parts * n);
             let rows = (first, run.n);
             launch::attend_tile(s, kernel, &placed, standing, pool, &attention, rows, appended)?;
             let images = self.images(a.images).behind(first, a.out.len());

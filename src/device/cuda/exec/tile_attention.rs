@@ -9,13 +9,23 @@ use crate::device::cuda::kernels::Kernels;
 use crate::model::facts::{KvFormat, PAGE_POSITIONS, StageProgram};
 use crate::model::program::StateKind;
 
-/// Heads of one K/V head that a block takes, and the blocks up to which so few are the fastest (`docs/performance.md`).
-const FAMILIES: [(&str, usize, usize); 4] = [
-    ("attend_tile_1_", 1, 132),
-    ("attend_tile_2_", 2, 132),
-    ("attend_tile_4_", 4, 264),
-    ("attend_tile_8_", 8, usize::MAX),
+/// A kernel of any widths and one of heads of [`WHOLE`]; heads of one K/V head that a block takes.
+struct Family {
+    names: [&'static str; 2],
+    at_once: usize,
+    /// Blocks up to which so few heads are the fastest (`docs/performance.md`).
+    blocks_max: usize,
+}
+
+const FAMILIES: [Family; 4] = [
+    Family { names: ["attend_tile_1_", "attend_128_1_"], at_once: 1, blocks_max: 132 },
+    Family { names: ["attend_tile_2_", "attend_128_2_"], at_once: 2, blocks_max: 132 },
+    Family { names: ["attend_tile_4_", "attend_128_4_"], at_once: 4, blocks_max: 264 },
+    Family { names: ["attend_tile_8_", "attend_128_8_"], at_once: 8, blocks_max: usize::MAX },
 ];
+
+/// The width for which the second kernels are made, where rope turns all values of a head or none.
+const WHOLE: usize = 128;
 
 /// Shared memory of a block beside its tile, at most: queries and weights.
 const OWN_BYTES: usize = 11 << 10;
@@ -27,7 +37,8 @@ const WIDTH_STEP: usize = 32;
 /// The kernels of a stage.
 #[derive(Debug)]
 pub(super) struct TileAttention {
-    kernels: Vec<Kernel>,
+    /// Of each family, as [`Family::names`].
+    kernels: Vec<[Kernel; 2]>,
     kv: KvFormat,
     tile_bytes_max: usize,
 }
@@ -47,8 +58,9 @@ impl TileAttention {
         });
         let taken = widths.map(|widths| tile_bytes(kv, widths)).filter(|&bytes| bytes <= tile_bytes_max);
         let bytes = taken.max().unwrap_or(0);
-        let kernel = |(family, ..): (&'static str, usize, usize)| all.for_kv(family, kv)?.with_shared(bytes);
-        let kernels = FAMILIES.into_iter().map(kernel).collect::<Result<_, _>>()?;
+        let kernel = |name| all.for_kv(name, kv)?.with_shared(bytes);
+        let both = |family: &Family| Ok([kernel(family.names[0])?, kernel(family.names[1])?]);
+        let kernels = FAMILIES.iter().map(both).collect::<Result<_, CudaError>>()?;
         Ok(TileAttention { kernels, kv, tile_bytes_max })
     }
 
@@ -60,17 +72,27 @@ impl TileAttention {
         fits(pool.key_width) && fits(pool.value_width) && heads.is_multiple_of(pool.heads) && is_near
     }
 
-    /// The kernel for so many tiles of a state, and the heads that a block of it takes: few where blocks are few.
-    pub(super) fn kernel(&self, pool: &Pool, heads: usize, tiles: usize) -> (&Kernel, usize) {
+    /// The kernel for so many tiles of a state, of whose heads rope turns `pairs` pairs: few heads a block where blocks are
+    /// few.
+    pub(super) fn kernel(&self, pool: &Pool, heads: usize, pairs: usize, tiles: usize) -> TileKernel<'_> {
         let at = family(pool.heads, heads, tiles);
-        (&self.kernels[at], FAMILIES[at].1)
+        let is_whole =
+            (pool.key_width, pool.value_width) == (WHOLE, WHOLE) && [0, WHOLE / 2].contains(&pairs);
+        TileKernel { kernel: &self.kernels[at][usize::from(is_whole)], at_once: FAMILIES[at].at_once }
     }
+}
+
+/// A kernel, and the heads that a block of it takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TileKernel<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) at_once: usize,
 }
 
 /// The first family whose blocks are not too many, or that takes all heads of a K/V head.
 fn family(kv_heads: usize, heads: usize, tiles: usize) -> usize {
     let group = heads / kv_heads;
-    let fits = |&(_, at_once, blocks_max): &(&str, usize, usize)| {
+    let fits = |&Family { at_once, blocks_max, .. }: &Family| {
         at_once >= group || tiles * kv_heads * group.div_ceil(at_once) <= blocks_max
     };
     FAMILIES.iter().position(fits).expect("invariant: the last takes any number of blocks")
@@ -99,7 +121,7 @@ mod tests {
             (2, 32, 1000, 8),
         ] {
             assert_eq!(
-                FAMILIES[family(kv_heads, heads, tiles)].1,
+                FAMILIES[family(kv_heads, heads, tiles)].at_once,
                 at_once,
                 "{heads} on {kv_heads}, {tiles} tiles"
             );
