@@ -70,7 +70,9 @@ shown 1 "K/V pages" "the nearest plan that fits: --" "tandem: error: the model d
 nearest=$(sed -n 's/^the nearest plan that fits: //p' "$out/stderr")
 shown 0 '"prompt_tok_s"' '"decode_tok_s"' '"peak_rss_mib"'
 shown 0 "runs here      yes"
-shown 0 "27 tensors"
+# The example makes a new file: one that is there is refused.
+rm -f target/random.gguf
+shown 0 "target/random.gguf: " " to write" "27 tensors"
 shown 0 "nothing wrong"
 if [ "$next" -ne "${#commands[@]}" ]; then
     echo "FAIL no promise for: ${commands[$next]}"

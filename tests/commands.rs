@@ -219,6 +219,7 @@ fn what_cannot_work_is_said_in_one_line() {
     refused(&["plan", "--gpus", "gpu:2"], &["--gpus", "cpu:N"]);
     refused(&["plan", "--layer-split", "8"], &["--layer-split", "1 to 7"]);
     refused(&["plan", "--ctx", "0"], &["--ctx"]);
+    refused(&["bench", "--profile", "--gpus", "cpu:1"], &["--profile", "cpu:0 is a virtual card", "needs"]);
     refused(&["plan", "--threads", "0"], &["--threads"]);
     refused(&["plan", "--chunk", "0"], &["--chunk"]);
     refused(&["generate", "--prompt", "a b c d e f g h", "--ctx", "2"], &["--ctx"]);
@@ -565,9 +566,11 @@ fn random_models_of_a_geometry_run_like_the_real_ones() {
         stdout(&[&["synth"][..], arguments, &["--out", &out]].concat());
         let first = std::fs::read(&out).unwrap();
         // Threads do not show, seeds do.
-        stdout(&[&["synth"][..], arguments, &["--out", &out]].concat());
+        stdout(&[&["synth", "--force"][..], arguments, &["--out", &out]].concat());
         assert!(std::fs::read(&out).unwrap() == first, "{name}");
-        stdout(&[&["synth", "--seed", "2"][..], arguments, &["--out", &at("other.gguf")]].concat());
+        stdout(
+            &[&["synth", "--force", "--seed", "2"][..], arguments, &["--out", &at("other.gguf")]].concat(),
+        );
         assert!(std::fs::read(at("other.gguf")).unwrap() != first, "{name}");
         let text =
             parsed(&stdout(&["generate", "--model", &out, "--prompt", "that was", "-n", "3", "--json"]));
@@ -582,7 +585,49 @@ fn random_models_of_a_geometry_run_like_the_real_ones() {
     refuse(&["--like", "llama-8b", "--quant", "q9", "--out", &at("x")], &["q9", "q4_k"]);
     refuse(&["--like", "llama-8b", "--experts", "4", "--out", &at("x")], &["--experts"]);
     refuse(&["--like", "llama-8b", "--layers", "0", "--out", &at("x")], &["--layers", "1 to"]);
+    // More bytes than any disk has.
+    let vast = ["--like", "qwen3-235b-a22b", "--layers", "1024", "--experts", "65536", "--quant", "f32"];
+    refuse(&[&vast[..], &["--out", &at("x")]].concat(), &["--out", "TiB", "free"]);
     assert!(!folder.join("x").exists());
+}
+
+#[test]
+fn a_random_model_says_its_size_beforehand_and_what_has_another_type() {
+    let folder = fresh_home("synth-sizes");
+    let out = folder.join("m.gguf").to_str().unwrap().to_owned();
+    let (_, said) = at_home(&folder, &["synth", "--like", "smollm2-135m", "--layers", "1", "--out", &out]);
+    let lines: Vec<&str> = said.lines().collect();
+    let [before, .., after] = lines.as_slice() else { panic!("{said}") };
+    let shown = stdout(&["inspect", "--model", &out]);
+    let size = shown.lines().next().unwrap().rsplit_once(" (").unwrap().1.trim_end_matches(')');
+    assert_eq!(*before, format!("{out}: {size} to write"));
+    assert!(after.ends_with(&format!(" parameters, {size}")), "{after} {size}");
+    // The table, which is the head too, is asked for as q6_k; of the layer's matrices only `down` has rows of 1,536.
+    let others = &lines[1..lines.len() - 1];
+    assert_eq!(others.len(), 2, "{said}");
+    for (line, asked) in others.iter().zip(["q6_k", "q4_k"]) {
+        let end = format!(" as q8_0 in place of {asked}, for rows of 576 values are no whole blocks");
+        assert!(line.ends_with(&end), "{line}");
+    }
+}
+
+#[test]
+fn a_model_file_is_replaced_only_with_force() {
+    let folder = fresh_home("force");
+    let model = folder.join("a.gguf");
+    std::fs::copy(support::in_repository("models/rand-llama.gguf"), &model).unwrap();
+    let before = std::fs::read(&model).unwrap();
+    let out = model.to_str().unwrap();
+    let synth = ["synth", "--like", "models/rand-qwen3moe.gguf", "--layers", "1", "--out", out];
+    let logits = ["logits", "--tokens", "1", "--out", out];
+    for arguments in [&synth[..], &logits] {
+        refused(arguments, &["--out", "a.gguf", "--force"]);
+        assert!(std::fs::read(&model).unwrap() == before);
+    }
+    stdout(&[&synth[..], &["--force"]].concat());
+    assert!(std::fs::read(&model).unwrap() != before);
+    stdout(&[&logits[..], &["--force"]].concat());
+    assert!(std::fs::read(&model).unwrap().starts_with(b"\x93NUMPY"));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
 
 use super::devices::cache_folder;
+use super::out_file::Models;
 use crate::device::cuda::faults::ForcedFault;
 use crate::device::cuda::kernels::KernelSettings;
 use crate::device::cuda::vendor::Vendor;
@@ -321,6 +322,21 @@ pub(super) struct BenchArgs {
     pub(super) json: bool,
 }
 
+/// Of every command that writes a file.
+#[derive(Debug, Args)]
+pub(super) struct ForceArg {
+    /// Replace the file of --out also where it is a model file (GGUF); other files are replaced without this
+    #[arg(long)]
+    force: bool,
+}
+
+impl ForceArg {
+    /// What becomes of a model file that has the name of the result.
+    pub(super) fn models(&self) -> Models {
+        if self.force { Models::Replaced } else { Models::Kept }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(super) struct LogitsArgs {
     #[command(flatten)]
@@ -331,6 +347,8 @@ pub(super) struct LogitsArgs {
     /// Output file: float32 [tokens, vocabulary]
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
+    #[command(flatten)]
+    pub(super) force: ForceArg,
     /// Read the tokens in windows of so many rows (1 to 8) instead of chunks
     #[arg(long, value_name = "N", conflicts_with = "chunk")]
     pub(super) window: Option<usize>,
@@ -401,4 +419,6 @@ pub(super) struct SynthArgs {
     /// File to write
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
+    #[command(flatten)]
+    pub(super) force: ForceArg,
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::args::DevicesArgs;
 use super::gpu_rates::{self, GpuRates};
 use super::interrupt;
-use super::out_file::OutFile;
+use super::out_file::{Models, OutFile};
 use crate::device::batch::BatchId;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::{machine, measure};
@@ -377,7 +377,7 @@ fn keep(path: &Path, rates: &Rates) -> anyhow::Result<()> {
     let folder = path.parent().context("the file of rates has no folder")?;
     let advice = "the rates are not kept; make its folder writable";
     fs::create_dir_all(folder).with_context(|| format!("{}: {advice}", path.display()))?;
-    let mut out = OutFile::create(path, &[]).context(advice)?;
+    let mut out = OutFile::create(path, &[], Models::Kept).context(advice)?;
     out.write_all(serde_json::to_string_pretty(rates)?.as_bytes()).context(advice)?;
     out.finish().context(advice)
 }
