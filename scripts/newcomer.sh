@@ -61,6 +61,12 @@ promise 0 "card   layers   weights" "8 layers on 2 cards" 'What does `Vec::push`
     "Appends an element to the back of the vector, returning a reference to it." \
     "tok/s, ended by" "cpu:1 busy" "hand-offs" -- cargo run --release --locked
 cp "$out/stdout" "$out/two-cards"
+# The plan that the README shows, but for free memory and the source of rates, which differ from computer to computer.
+shape() {
+    sed -n -e '/^cpu:[0-9]/{s/ *[0-9.]* [KMGT]iB\( *[0-9]* %\)$/\1/;p}' -e '/^8 layers on 2 cards/p' \
+        -e '/^by /{s/ [a-z]* rates/ rates/;p}' -e '/^between cards:/p' | tr -s ' '
+}
+diff <(shape <README.md) <(shape <"$out/stderr") || { echo "FAIL README.md shows another plan"; failed=1; }
 
 shown 0 "When an error occurs," "ended by --max-tokens"
 shown 0 "current working directory" "end of generation"
@@ -70,7 +76,9 @@ shown 1 "K/V pages" "the nearest plan that fits: --" "tandem: error: the model d
 nearest=$(sed -n 's/^the nearest plan that fits: //p' "$out/stderr")
 shown 0 '"prompt_tok_s"' '"decode_tok_s"' '"peak_rss_mib"'
 shown 0 "runs here      yes"
-shown 0 "27 tensors"
+# The example makes a new file: one that is there is refused.
+rm -f target/random.gguf
+shown 0 "target/random.gguf: " " to write" "27 tensors"
 shown 0 "nothing wrong"
 if [ "$next" -ne "${#commands[@]}" ]; then
     echo "FAIL no promise for: ${commands[$next]}"

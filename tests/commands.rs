@@ -95,7 +95,7 @@ fn tokens_and_their_text_are_those_of_the_oracle() {
     assert!(checked > 10, "{checked} entries");
     for entry in doc["detokenize"].as_array().unwrap() {
         let ids: Vec<String> = entry["ids"].as_array().unwrap().iter().map(|i| i.to_string()).collect();
-        let out = tandem(&["detokenize", "--special", "--tokens", &ids.join(",")]);
+        let out = tandem(&["detokenize", "--raw", "--special", "--tokens", &ids.join(",")]);
         let hex: String = out.stdout.iter().map(|b| format!("{b:02x}")).collect();
         let pieces = entry["pieces"].as_array().unwrap();
         let expected: String = pieces.iter().map(|p| p.as_str().unwrap()).collect();
@@ -139,17 +139,37 @@ fn draws_depend_on_the_seed_alone() {
 }
 
 #[test]
+fn flags_of_draws_without_a_temperature_are_named_in_one_line() {
+    let home = home("empty");
+    let base = ["generate", "--prompt", "Vectors are", "--max-tokens", "1", "--json"];
+    let said = |more: &[&str]| at_home(&home, &[&base[..], more].concat()).1;
+    for (more, expected) in [
+        (&["--top-k", "40", "--seed", "3"][..], "without regard to --top-k, --seed;"),
+        (&["--min-p", "0.1"], "without regard to --min-p;"),
+    ] {
+        let errors = said(more);
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(errors.starts_with("tandem: warn: ") && errors.contains(expected), "{errors}");
+    }
+    for more in [&[][..], &["--top-k", "40", "--temperature", "0.7"], &["--repeat-penalty", "1.1"]] {
+        assert_eq!(said(more), "", "{more:?}");
+    }
+}
+
+#[test]
 fn stop_strings_and_limits_end_the_answer() {
     let base = ["generate", "--json", "--chat", "--prompt", "What does `Vec::push` do?"];
     let answer = |more: &[&str]| parsed(&stdout(&[&base[..], more].concat()));
     let stopped = answer(&["--stop", "back of"]);
     assert_eq!(stopped["text"], "Appends an element to the ");
-    assert_eq!(stopped["finish"], "a stop string");
+    assert_eq!((&stopped["finish"], &stopped["ended_by"]), (&json!("stop"), &json!("a stop string")));
     let short = answer(&["--max-tokens", "3"]);
     assert_eq!(short["tokens"].as_array().unwrap().len(), 3);
-    assert_eq!(answer(&[])["finish"], "end of generation");
+    assert_eq!((&short["finish"], &short["ended_by"]), (&json!("length"), &json!("--max-tokens")));
+    let ended = answer(&[]);
+    assert_eq!((&ended["finish"], &ended["ended_by"]), (&json!("stop"), &json!("end of generation")));
     let full = answer(&["--ctx", "32", "--ignore-eos", "--max-tokens", "100"]);
-    assert_eq!(full["finish"], "the full context (--ctx)");
+    assert_eq!((&full["finish"], &full["ended_by"]), (&json!("length"), &json!("the full context (--ctx)")));
 }
 
 #[test]
@@ -217,8 +237,20 @@ fn what_cannot_work_is_said_in_one_line() {
     refused(&["plan", "--model", "models/split-rand-llama-00002-of-00004.gguf"], &["00001"]);
     refused(&["plan", "--card-memory", "1XB"], &["--card-memory", "GiB"]);
     refused(&["plan", "--gpus", "gpu:2"], &["--gpus", "cpu:N"]);
+    refused(&["plan", "--gpu-order", "fastest"], &["--gpu-order", "fastest-last", "positions in --gpus"]);
+    refused(&["plan", "--gpu-order", "0,2"], &["--gpu-order", "position 2", "0 to 1"]);
+    refused(&["plan", "--link", "peer"], &["--link peer", "two GPUs", "none among the cards"]);
+    for command in ["plan", "devices"] {
+        refused(&[command, "--nvrtc", "no/such.so"], &["--nvrtc no/such.so", "not found"]);
+        refused(&[command, "--hiprtc", "no/such.so"], &["--hiprtc no/such.so", "not found"]);
+    }
+    refused(&["bench", "--pp", "0"], &["--pp 0", "at least 1"]);
+    refused(&["bench", "--reps", "0"], &["--reps 0", "at least 1"]);
+    refused(&["bench", "--tokens-file", "README.md"], &["--tokens-file README.md", "`#` is no token id"]);
+    refused(&["generate", "--model", "models/rand-llama.gguf"], &["no prompt", "--prompt"]);
     refused(&["plan", "--layer-split", "8"], &["--layer-split", "1 to 7"]);
     refused(&["plan", "--ctx", "0"], &["--ctx"]);
+    refused(&["bench", "--profile", "--gpus", "cpu:1"], &["--profile", "cpu:0 is a virtual card", "needs"]);
     refused(&["plan", "--threads", "0"], &["--threads"]);
     refused(&["plan", "--chunk", "0"], &["--chunk"]);
     refused(&["generate", "--prompt", "a b c d e f g h", "--ctx", "2"], &["--ctx"]);
@@ -343,8 +375,12 @@ fn every_token_is_shown_on_its_line() {
 #[test]
 fn special_tokens_are_shown_on_request_only() {
     // models/TINY.md: 8188 is <|im_start|>.
-    assert_eq!(stdout(&["detokenize", "--tokens", "4411,8188,4369"]), "Hello world");
-    assert_eq!(stdout(&["detokenize", "--special", "--tokens", "4411,8188,4369"]), "Hello<|im_start|> world");
+    assert_eq!(stdout(&["detokenize", "--tokens", "4411,8188,4369"]), "Hello world\n");
+    assert_eq!(stdout(&["detokenize", "--raw", "--tokens", "4411,8188,4369"]), "Hello world");
+    assert_eq!(
+        stdout(&["detokenize", "--special", "--tokens", "4411,8188,4369"]),
+        "Hello<|im_start|> world\n"
+    );
 }
 
 #[test]
@@ -353,10 +389,15 @@ fn measured_rates_are_kept_and_used_and_damaged_ones_are_ignored() {
     let file = home.join(".cache/tandem/devices.json");
     let plan = || {
         let (plan, errors) = at_home(&home, &["plan", "--json", "--card-memory", "1GiB"]);
-        (parsed(&plan)["stages"][0]["decode_us"].as_f64().unwrap(), errors)
+        let plan = parsed(&plan);
+        assert_eq!(plan["predicted"]["decode_position"], 2048, "half of --ctx");
+        let source = plan["predicted"]["rates"].as_str().unwrap().to_owned();
+        (plan["stages"][0]["decode_us"].as_f64().unwrap(), source, errors)
     };
-    let (unmeasured_us, errors) = plan();
-    assert_eq!(errors, "");
+    let in_words = || at_home(&home, &["plan"]).0;
+    let (unmeasured_us, source, errors) = plan();
+    assert_eq!((source.as_str(), errors.as_str()), ("typical", ""));
+    assert!(in_words().contains("\nby typical rates; decode at position 2048, "), "{}", in_words());
     assert_eq!(parsed(&at_home(&home, &["devices", "--json"]).0)["rates"], Value::Null);
     let measured = parsed(&at_home(&home, &["devices", "--measure", "--json"]).0);
     for key in [
@@ -380,15 +421,16 @@ fn measured_rates_are_kept_and_used_and_damaged_ones_are_ignored() {
         fast[key] = 1e13.into();
     }
     std::fs::write(&file, fast.to_string()).unwrap();
-    let (measured_us, errors) = plan();
+    let (measured_us, source, errors) = plan();
     assert!(measured_us < unmeasured_us / 50.0, "{measured_us} us against {unmeasured_us} us");
-    assert_eq!(errors, "");
+    assert_eq!((source.as_str(), errors.as_str()), ("measured", ""));
+    assert!(in_words().contains("\nby measured rates; decode at position 2048, "), "{}", in_words());
 
     fast["decode_bytes_per_s"] = 0.into();
     for damaged in [fast.to_string(), String::new(), "{".to_owned()] {
         std::fs::write(&file, &damaged).unwrap();
-        let (us, errors) = plan();
-        assert_eq!(us, unmeasured_us, "{damaged:?}");
+        let (us, source, errors) = plan();
+        assert_eq!((us, source.as_str()), (unmeasured_us, "typical"), "{damaged:?}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
         assert!(errors.contains("devices.json") && errors.contains("devices --measure"), "{errors}");
     }
@@ -543,6 +585,17 @@ fn wrong_command_lines_are_one_line_with_exit_2() {
         assert_eq!((out.status.code(), errors.lines().count()), (Some(2), 1), "{errors}");
         assert!(errors.starts_with("tandem: error: "), "{errors}");
     }
+    for (arguments, part) in [
+        (&["sim", "--seed", "x"][..], "'x' for '--seed <N>': not a whole number;"),
+        (&["sim", "--seed", "99999999999999999999"], "the number is too large;"),
+        (&["generate", "--temperature", "warm"], "not a number;"),
+        (&["plan", "--force-fault", "lost-card:x"], "write lost-card:1;"),
+    ] {
+        let out = tandem(arguments);
+        let errors = String::from_utf8(out.stderr).unwrap();
+        assert_eq!((out.status.code(), errors.lines().count()), (Some(2), 1), "{errors}");
+        assert!(errors.contains(part), "{part}: {errors}");
+    }
     // Flags without a command are those of `generate`.
     let prompt = ["--prompt", "SELECT", "--max-tokens", "4"];
     assert_eq!(stdout(&prompt), stdout(&[&["generate"][..], &prompt].concat()));
@@ -565,9 +618,11 @@ fn random_models_of_a_geometry_run_like_the_real_ones() {
         stdout(&[&["synth"][..], arguments, &["--out", &out]].concat());
         let first = std::fs::read(&out).unwrap();
         // Threads do not show, seeds do.
-        stdout(&[&["synth"][..], arguments, &["--out", &out]].concat());
+        stdout(&[&["synth", "--force"][..], arguments, &["--out", &out]].concat());
         assert!(std::fs::read(&out).unwrap() == first, "{name}");
-        stdout(&[&["synth", "--seed", "2"][..], arguments, &["--out", &at("other.gguf")]].concat());
+        stdout(
+            &[&["synth", "--force", "--seed", "2"][..], arguments, &["--out", &at("other.gguf")]].concat(),
+        );
         assert!(std::fs::read(at("other.gguf")).unwrap() != first, "{name}");
         let text =
             parsed(&stdout(&["generate", "--model", &out, "--prompt", "that was", "-n", "3", "--json"]));
@@ -582,7 +637,49 @@ fn random_models_of_a_geometry_run_like_the_real_ones() {
     refuse(&["--like", "llama-8b", "--quant", "q9", "--out", &at("x")], &["q9", "q4_k"]);
     refuse(&["--like", "llama-8b", "--experts", "4", "--out", &at("x")], &["--experts"]);
     refuse(&["--like", "llama-8b", "--layers", "0", "--out", &at("x")], &["--layers", "1 to"]);
+    // More bytes than any disk has.
+    let vast = ["--like", "qwen3-235b-a22b", "--layers", "1024", "--experts", "65536", "--quant", "f32"];
+    refuse(&[&vast[..], &["--out", &at("x")]].concat(), &["--out", "TiB", "free"]);
     assert!(!folder.join("x").exists());
+}
+
+#[test]
+fn a_random_model_says_its_size_beforehand_and_what_has_another_type() {
+    let folder = fresh_home("synth-sizes");
+    let out = folder.join("m.gguf").to_str().unwrap().to_owned();
+    let (_, said) = at_home(&folder, &["synth", "--like", "smollm2-135m", "--layers", "1", "--out", &out]);
+    let lines: Vec<&str> = said.lines().collect();
+    let [before, .., after] = lines.as_slice() else { panic!("{said}") };
+    let shown = stdout(&["inspect", "--model", &out]);
+    let size = shown.lines().next().unwrap().rsplit_once(" (").unwrap().1.trim_end_matches(')');
+    assert_eq!(*before, format!("{out}: {size} to write"));
+    assert!(after.ends_with(&format!(" parameters, {size}")), "{after} {size}");
+    // The table, which is the head too, is asked for as q6_k; of the layer's matrices only `down` has rows of 1,536.
+    let others = &lines[1..lines.len() - 1];
+    assert_eq!(others.len(), 2, "{said}");
+    for (line, asked) in others.iter().zip(["q6_k", "q4_k"]) {
+        let end = format!(" as q8_0 in place of {asked}, for rows of 576 values are no whole blocks");
+        assert!(line.ends_with(&end), "{line}");
+    }
+}
+
+#[test]
+fn a_model_file_is_replaced_only_with_force() {
+    let folder = fresh_home("force");
+    let model = folder.join("a.gguf");
+    std::fs::copy(support::in_repository("models/rand-llama.gguf"), &model).unwrap();
+    let before = std::fs::read(&model).unwrap();
+    let out = model.to_str().unwrap();
+    let synth = ["synth", "--like", "models/rand-qwen3moe.gguf", "--layers", "1", "--out", out];
+    let logits = ["logits", "--tokens", "1", "--out", out];
+    for arguments in [&synth[..], &logits] {
+        refused(arguments, &["--out", "a.gguf", "--force"]);
+        assert!(std::fs::read(&model).unwrap() == before);
+    }
+    stdout(&[&synth[..], &["--force"]].concat());
+    assert!(std::fs::read(&model).unwrap() != before);
+    stdout(&[&logits[..], &["--force"]].concat());
+    assert!(std::fs::read(&model).unwrap().starts_with(b"\x93NUMPY"));
 }
 
 #[test]
@@ -597,9 +694,11 @@ fn text_of_others_in_an_error_stays_on_its_line() {
 
 #[test]
 fn a_bench_makes_the_passes_that_it_counts() {
-    let sizes = ["--pp", "600", "--tg", "1", "--reps", "1", "--chunk", "700", "--gpus", "cpu:1"];
+    let sizes = ["--pp", "600", "--tg", "1", "--chunk", "700", "--gpus", "cpu:1"];
     let model = ["--model", "models/rand-llama.gguf"];
-    let report = parsed(&stdout(&[&["bench", "--json"][..], &model, &sizes].concat()));
+    let shown = stdout(&[&["bench"][..], &model, &sizes, &["--reps", "2"]].concat());
+    assert!(shown.contains(" tok/s (median of 2, "), "{shown}");
+    let report = parsed(&stdout(&[&["bench", "--json", "--reps", "1"][..], &model, &sizes].concat()));
     // Whoever hears of the prompt's end may hear of it behind the pass.
     let hand_offs = |phase: &str| report[phase][0]["hand_offs"].as_u64().unwrap();
     assert_eq!(hand_offs("prompt_stages") + hand_offs("stages"), 2, "one chunk, one pass: {report}");

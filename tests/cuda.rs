@@ -20,7 +20,7 @@ use tandem::device::{Card, CardError, CardStamps, StageExec};
 use tandem::gguf::File;
 use tandem::model::arch;
 use tandem::model::facts::{Activations, CardFacts, CardId, CardKind, KvFormat, PAGE_POSITIONS, PageId};
-use tandem::model::facts::{StageProgram, StateId};
+use tandem::model::facts::{RateSource, StageProgram, StateId};
 use tandem::model::footprint::{Footprint, ItemKind};
 use tandem::model::program::Program;
 
@@ -74,6 +74,7 @@ impl Gpu {
                 decode_bytes_per_s: 1e10,
                 decode_op_us: 0.0,
                 prompt_macs_per_s: 1e11,
+                rates: RateSource::Typical,
             };
             let device = &usable[i % usable.len()].device;
             let mut card = CudaCard::open(facts, device, &settings).unwrap();

@@ -26,8 +26,8 @@ use tandem::engine::linking::LinkChoice;
 use tandem::engine::open::{self, CardChoice, CpuThreads, CudaChoice, Model};
 use tandem::engine::options::EngineOptions;
 use tandem::engine::request::{LogitsWanted, Request, RequestEvent};
-use tandem::model::facts::{CardFacts, CardId, CardKind, KvFormat, LinkFacts, LinkKind, SlotId};
-use tandem::model::facts::{PAGE_POSITIONS, PageId, StageId, StageProgram, StateId};
+use tandem::model::facts::{CardFacts, CardId, CardKind, CardRates, KvFormat, LinkFacts, LinkKind, SlotId};
+use tandem::model::facts::{PAGE_POSITIONS, PageId, RateSource, StageId, StageProgram, StateId};
 use tandem::split::defaults::{link_rate, virtual_card};
 use tandem::split::options::SplitOptions;
 use tandem::transport::ring::CloseCause;
@@ -133,6 +133,7 @@ fn choice(cards: &[LinkCard; 2], link: LinkChoice) -> CardChoice {
         decode_bytes_per_s: 1e10,
         decode_op_us: 0.0,
         prompt_macs_per_s: 1e11,
+        rates: RateSource::Typical,
     };
     let kind = link.between(&devices[0].device, &devices[1].device).unwrap();
     CardChoice {
@@ -209,7 +210,7 @@ fn every_link_between_two_cards_gives_the_bits_of_one_virtual_card_in_planned_me
             cards: vec![virtual_card(
                 0,
                 256 << 20,
-                tandem::model::facts::CardRates { decode_bytes_per_s: 1e10, prompt_macs_per_s: 1e11 },
+                CardRates { decode_bytes_per_s: 1e10, prompt_macs_per_s: 1e11, source: RateSource::Typical },
             )],
             links: tandem::split::defaults::virtual_links(1),
             cuda: None,

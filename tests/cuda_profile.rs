@@ -18,7 +18,7 @@ use tandem::device::cuda::vendor::Vendor;
 use tandem::gguf::File;
 use tandem::model::arch;
 use tandem::model::facts::{CardFacts, CardId, CardKind, KvFormat, PAGE_POSITIONS, PageId};
-use tandem::model::facts::{StageProgram, StateId};
+use tandem::model::facts::{RateSource, StageProgram, StateId};
 use tandem::model::program::{StateKind, WeightUse};
 
 /// Launches and bytes of the kinds.
@@ -46,6 +46,7 @@ fn a_batch_is_taken_apart_into_all_its_launches_and_the_bytes_that_they_read() {
         decode_bytes_per_s: 1e10,
         decode_op_us: 0.0,
         prompt_macs_per_s: 1e11,
+        rates: RateSource::Typical,
     };
     let cache = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"));
     let settings = KernelSettings { cache, ..KernelSettings::default() };

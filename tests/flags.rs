@@ -26,6 +26,8 @@ fn every_flag_says_what_it_means() {
     assert_eq!(rows.len() + 2 * commands, lines);
     assert!(commands >= 9 && rows.len() > 50, "{commands} commands, {} flags", rows.len());
     for row in rows {
+        // A bar inside a cell would begin another one.
+        assert_eq!(row.replace("\\|", "").matches('|').count(), 5, "{row}");
         let cells: Vec<&str> = row.split(" | ").collect();
         let meaning = cells.last().unwrap().trim_end_matches('|').trim();
         assert!(cells.len() >= 4 && meaning.len() > 3, "{row}");

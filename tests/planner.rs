@@ -7,7 +7,9 @@ use std::ops::Range;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngSeed, TestRunner};
-use tandem::model::facts::{CardFacts, CardId, CardKind, CardRates, KvFormat, LinkFacts, LinkKind, LinkRate};
+use tandem::model::facts::{
+    CardFacts, CardId, CardKind, CardRates, KvFormat, LinkFacts, LinkKind, LinkRate, RateSource,
+};
 use tandem::model::footprint::gpu::GpuSizes;
 use tandem::model::footprint::{ByKind, Footprint, ItemKind, LayerFootprint, StageSizes};
 use tandem::split::SplitError;
@@ -170,6 +172,7 @@ fn cards(count: Range<usize>) -> impl Strategy<Value = (Vec<CardFacts>, LinkFact
                     decode_bytes_per_s,
                     decode_op_us,
                     prompt_macs_per_s,
+                    rates: RateSource::Typical,
                 })
                 .collect();
             let rate = |from: usize, to: usize| {
@@ -497,7 +500,8 @@ fn sizes() -> StageSizes {
 }
 
 fn virtual_case(layers: usize, memory_bytes: &[u64]) -> Case {
-    let rates = CardRates { decode_bytes_per_s: 10e9, prompt_macs_per_s: 100e9 };
+    let source = RateSource::Typical;
+    let rates = CardRates { decode_bytes_per_s: 10e9, prompt_macs_per_s: 100e9, source };
     Case {
         footprint: dense(layers),
         cards: memory_bytes
@@ -606,9 +610,11 @@ fn flags_out_of_range_give_one_line_that_names_the_flag() {
             c.footprint = dense(1);
             c.options.layer_split = Some(vec![1]);
         }),
-        ("--gpu-order names card 2", |c| c.options.gpu_order = Some(GpuOrder::Explicit(vec![0, 2]))),
-        ("--gpu-order names card 1 twice", |c| c.options.gpu_order = Some(GpuOrder::Explicit(vec![1, 1]))),
-        ("--gpu-order leaves out card 0", |c| c.options.gpu_order = Some(GpuOrder::Explicit(vec![1]))),
+        ("--gpu-order names position 2", |c| c.options.gpu_order = Some(GpuOrder::Explicit(vec![0, 2]))),
+        ("--gpu-order names position 1 twice", |c| {
+            c.options.gpu_order = Some(GpuOrder::Explicit(vec![1, 1]))
+        }),
+        ("--gpu-order leaves out position 0", |c| c.options.gpu_order = Some(GpuOrder::Explicit(vec![1]))),
         ("no card is named", |c| c.cards.clear()),
         ("--gpus names 64 cards", |c| *c = virtual_case(30, &[8 << 30; 64])),
         ("no layers", |c| c.footprint.layers.clear()),
@@ -665,10 +671,25 @@ fn the_table_is_aligned_and_at_most_100_columns_wide_from_1_to_8_cards() {
         let plan = case.plan().unwrap();
         let text = plan.to_string();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), count + if count > 1 { 4 } else { 3 }, "{text}");
+        assert_eq!(lines.len(), count + if count > 1 { 5 } else { 4 }, "{text}");
         assert!(lines.iter().all(|line| line.chars().count() <= 100), "{text}");
         assert!(lines[..=count].iter().all(|line| line.len() == lines[0].len()), "{text}");
     }
+}
+
+#[test]
+fn a_plan_says_where_the_rates_of_its_cards_come_from() {
+    let rates = |of_cards: &[RateSource]| {
+        let mut case = virtual_case(2, &vec![8 << 30; of_cards.len()]);
+        case.cards.iter_mut().zip(of_cards).for_each(|(card, rates)| card.rates = *rates);
+        case.plan().unwrap().predicted.rates
+    };
+    let (typical, measured) = (RateSource::Typical, RateSource::Measured);
+    assert_eq!(rates(&[typical, typical]), Some(typical));
+    assert_eq!(rates(&[measured, measured]), Some(measured));
+    assert_eq!(rates(&[measured, typical]), None);
+    // Two layers leave the third card idle.
+    assert_eq!(rates(&[measured, measured, typical]), Some(measured));
 }
 
 #[test]

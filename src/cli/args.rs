@@ -9,6 +9,7 @@ use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
 
 use super::devices::cache_folder;
+use super::out_file::Models;
 use crate::device::cuda::faults::ForcedFault;
 use crate::device::cuda::kernels::KernelSettings;
 use crate::device::cuda::vendor::Vendor;
@@ -110,6 +111,17 @@ impl CompilerArgs {
         vendor.one_of(&self.nvrtc, &self.hiprtc).as_deref()
     }
 
+    /// Refuses a file that is not there, also where no card would ask for it. A bare name is left to the system's search.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        for (flag, path) in [("--nvrtc", &self.nvrtc), ("--hiprtc", &self.hiprtc)] {
+            if let Some(path) = path.as_deref().filter(|path| path.components().count() > 1 && !path.exists())
+            {
+                bail!("{flag} {}: not found; give the library's path, or leave the flag out", path.display());
+            }
+        }
+        Ok(())
+    }
+
     /// The same with the folder of compiled kernels.
     pub(super) fn kernel_settings(&self) -> KernelSettings {
         KernelSettings {
@@ -126,15 +138,17 @@ pub(super) struct SplitArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
     /// Cards, in the order of the split unless --gpu-order says another: numbers of CUDA cards as nvidia-smi shows
-    /// them (0,1), `hip:0` for AMD card 0, which no such card has run yet, `cpu:N` for N virtual cards [default: every
-    /// usable CUDA card, else cpu:2]
+    /// them (0,1), `hip:0` for AMD card 0 (no AMD card has run this program yet), `cpu:N` for N virtual cards
+    /// [default: every usable CUDA card, else cpu:2]
     #[arg(long, value_name = "CARDS")]
     pub(super) gpus: Option<String>,
     #[command(flatten)]
     pub(super) compilers: CompilerArgs,
-    /// Let GPUs or their links fail, to see what follows: out-of-memory, lost-card, kernel, no-nvrtc, old-driver,
-    /// peer-test, link-stop; lost-card:1 for card 1 alone
-    #[arg(long, value_name = "FAULT", hide_short_help = true)]
+    /// Let GPUs fail on purpose, to see what follows: out-of-memory; lost-card (each call fails after some launches);
+    /// kernel (one reaches outside its memory); no-nvrtc (no run-time compiler); old-driver (it refuses what the
+    /// compiler makes); peer-test (a peer link changes what crosses it); link-stop (a link stops after some batches).
+    /// lost-card:1 for card 1 alone
+    #[arg(long, value_name = "FAULT")]
     pub(super) force_fault: Option<ForcedFault>,
     /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all; units are powers of 1,024, GB the same as GiB)
     /// [default: a GPU's free memory; virtual cards share the machine's available memory equally]
@@ -143,7 +157,8 @@ pub(super) struct SplitArgs {
     /// First layer of each card after the first, e.g. 18,32 [default: the planner's choice]
     #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
     pub(super) layer_split: Option<Vec<usize>>,
-    /// Order of the cards: as-given, fastest-last, or positions such as 2,0,1 [default: the planner's choice]
+    /// Order of the cards: as-given, fastest-last, or positions in --gpus such as 2,0,1, where 0 is the first [default:
+    /// the planner's choice]
     #[arg(long, value_name = "ORDER")]
     pub(super) gpu_order: Option<String>,
     /// Bytes left free on the first card, e.g. 512MiB
@@ -155,17 +170,20 @@ pub(super) struct SplitArgs {
     /// Use the first card alone if everything fits there
     #[arg(long)]
     pub(super) skip_split_if_fits: bool,
-    /// How rows travel between cards: the fastest way that passes its test at start, into the next card's memory (peer),
-    /// through host memory that both cards reach (mapped), or through host memory with copies (staged)
+    /// How rows (one token's values each) travel between GPUs: the fastest way that passes its test at start (auto),
+    /// into the next card's memory (peer), through host memory that both cards reach (mapped), or through host memory
+    /// with copies (staged). Virtual cards share one memory, where rows stay in place (shown as local) unless staged is
+    /// asked for
     #[arg(long, value_enum, value_name = "KIND", default_value = "auto")]
     pub(super) link: LinkChoice,
-    /// Positions of a sequence [default: 4096, or the model's context if that is smaller]
+    /// Positions of a sequence: the most tokens of its prompt and answer together [default: 4096, or the model's context
+    /// if that is smaller]
     #[arg(long, value_name = "N")]
     pub(super) ctx: Option<usize>,
     /// How keys and values are kept [default: f16; logits: f32]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(super) kv: Option<KvFormat>,
-    /// Rows of a prompt chunk
+    /// Tokens of a prompt that are read together, at most
     #[arg(long, value_name = "N", default_value_t = 512)]
     pub(super) chunk: usize,
     /// Threads that all virtual cards share [default: every allowed CPU]
@@ -177,7 +195,8 @@ pub(super) struct SplitArgs {
     /// Instructions of virtual cards: plain, avx2, avx512 [default: the best that this CPU has]
     #[arg(long, value_name = "TIER")]
     pub(super) cpu_tier: Option<String>,
-    /// How products with quantised weights see their inputs: 8-bit images, or floats (the slow reference path)
+    /// What quantised weights are multiplied with: values rounded to 8 bits, with a scale for each 32 or 256 of them
+    /// (int8), or values as they are (f32: slow, to compare with)
     #[arg(long, value_enum, value_name = "KIND", default_value = "int8")]
     pub(super) activations: Activations,
 }
@@ -195,8 +214,8 @@ pub(super) struct GenerateArgs {
     pub(super) split: SplitArgs,
     #[command(flatten)]
     pub(super) sequences: SequencesArg,
-    /// Prompt; special tokens in it are recognised. Without any prompt: standard input if it is no terminal, else a
-    /// built-in one for the shipped model
+    /// Prompt; special tokens in it are recognised. Without any prompt: what comes on standard input if that is no
+    /// terminal; where nothing does, the model of the repository answers a built-in question
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["prompt_file", "prompt_tokens"])]
     pub(super) prompt: Option<String>,
     /// Prompt from a file; `-` is standard input
@@ -300,7 +319,7 @@ pub(super) struct BenchArgs {
     /// Decoded tokens, behind the prompt
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub(super) tg: usize,
-    /// Positions in front of the prompt
+    /// Positions in front of the prompt, which attention reads and nothing computes
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) depth: usize,
     /// Measured repetitions, after one that is not
@@ -312,13 +331,28 @@ pub(super) struct BenchArgs {
     /// Print where the time of each card went: busy, waiting, copies
     #[arg(long)]
     pub(super) timing: bool,
-    /// In place of rates: take a window behind the prompt, and the prompt's last chunk, apart into kinds of launches on each
-    /// CUDA card
+    /// In place of rates, on GPUs alone: take one decode pass of all sequences (a window) behind the prompt, and the
+    /// prompt's last chunk, apart into kinds of launches on each card
     #[arg(long)]
     pub(super) profile: bool,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// Of every command that writes a file.
+#[derive(Debug, Args)]
+pub(super) struct ForceArg {
+    /// Replace the file of --out also where it is a model file (GGUF); other files are replaced without this
+    #[arg(long)]
+    force: bool,
+}
+
+impl ForceArg {
+    /// What becomes of a model file that has the name of the result.
+    pub(super) fn models(&self) -> Models {
+        if self.force { Models::Replaced } else { Models::Kept }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -331,7 +365,9 @@ pub(super) struct LogitsArgs {
     /// Output file: float32 [tokens, vocabulary]
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
-    /// Read the tokens in windows of so many rows (1 to 8) instead of chunks
+    #[command(flatten)]
+    pub(super) force: ForceArg,
+    /// Read so many tokens at a time (1 to 8: a window, as decode does) instead of chunks
     #[arg(long, value_name = "N", conflicts_with = "chunk")]
     pub(super) window: Option<usize>,
 }
@@ -364,6 +400,9 @@ pub(super) struct DetokenizeArgs {
     /// Show special tokens
     #[arg(long)]
     pub(super) special: bool,
+    /// Print the text alone, without a new line behind it
+    #[arg(long)]
+    pub(super) raw: bool,
 }
 
 #[derive(Debug, Args)]
@@ -401,4 +440,6 @@ pub(super) struct SynthArgs {
     /// File to write
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
+    #[command(flatten)]
+    pub(super) force: ForceArg,
 }

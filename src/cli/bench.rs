@@ -22,6 +22,9 @@ use crate::engine::request::{Counters, Finish, Request, RequestEvent};
 use crate::split::options::CONTEXT_MAX;
 use crate::split::plan::StagePlan;
 
+/// Letters of a word that is no token id, in the error that names it.
+const WORD_SHOWN: usize = 40;
+
 /// One repetition's rates.
 #[derive(Clone, Debug)]
 struct Rates {
@@ -50,8 +53,9 @@ impl Phases<'_> {
 
 /// Runs the command.
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    if args.pp == 0 || args.reps == 0 || args.sequences == 0 {
-        bail!("--pp, --reps and --sequences must be at least 1");
+    let counts = [("--pp", args.pp), ("--reps", args.reps), ("--sequences", args.sequences)];
+    if let Some((flag, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+        bail!("{flag} 0 measures nothing; give at least 1");
     }
     // The token behind the last pass has a position too.
     let positions = args.depth.checked_add(args.pp).and_then(|n| n.checked_add(args.tg)?.checked_add(1));
@@ -98,8 +102,14 @@ fn tokens(args: &BenchArgs, needed: usize, vocab: usize) -> anyhow::Result<Vec<u
     let bytes = input::read_file("--tokens-file", path)?;
     let text = String::from_utf8_lossy(&bytes);
     let words = text.split(|c: char| c.is_whitespace() || ",[]".contains(c)).filter(|w| !w.is_empty());
-    let ids: Result<Vec<u32>, _> = words.map(str::parse).collect();
-    let ids = ids.with_context(|| format!("--tokens-file {}: not a list of token ids", path.display()))?;
+    let id = |word: &str| {
+        let what = || {
+            let shown: String = word.chars().take(WORD_SHOWN).collect();
+            format!("--tokens-file {}: `{shown}` is no token id; write whole numbers", path.display())
+        };
+        word.parse().ok().with_context(what)
+    };
+    let ids = words.map(id).collect::<anyhow::Result<Vec<u32>>>()?;
     if ids.len() < needed {
         bail!("--tokens-file {} holds {} ids, {needed} are needed", path.display(), ids.len());
     }
@@ -224,7 +234,7 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
         let median = median(runs.iter().copied());
         match runs.len() {
             1 => format!("{median:.1} tok/s"),
-            n => format!("{median:.1} tok/s (of {n}, {low:.1} to {high:.1})"),
+            n => format!("{median:.1} tok/s (median of {n}, {low:.1} to {high:.1})"),
         }
     };
     writeln!(out, "{}", opened.plan.to_string().trim_end())?;

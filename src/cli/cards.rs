@@ -15,7 +15,7 @@ use crate::device::cuda::listing::{self, DECODE_OP_US, Listing};
 use crate::device::cuda::vendor::{Architecture, Vendor};
 use crate::engine::linking::LinkChoice;
 use crate::engine::open::{CardChoice, CpuThreads, CudaChoice};
-use crate::model::facts::{CardFacts, CardId, CardKind, LinkFacts, LinkKind};
+use crate::model::facts::{CardFacts, CardId, CardKind, LinkFacts, LinkKind, RateSource};
 use crate::split::CARDS_MAX;
 use crate::split::budget::{format_bytes, parse_bytes};
 use crate::split::defaults::{self, virtual_card};
@@ -110,6 +110,7 @@ fn chosen(args: &SplitArgs) -> anyhow::Result<(Vec<Named>, Listings)> {
 
 /// The cards that the flags name.
 pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
+    args.compilers.check()?;
     let (all, listings) = chosen(args)?;
     if args.force_fault.is_some() && listings.0.is_empty() {
         bail!("--force-fault: there is no GPU that could fail; name one with --gpus 0");
@@ -239,8 +240,10 @@ fn gpu_card(listing: &Listing, number: usize, id: CardId) -> anyhow::Result<Card
                 decode_op_us: DECODE_OP_US,
                 prompt_macs_per_s: card.prompt_macs_per_s(),
             };
+            let measured = gpu_rates(vendor).speed(listing, number);
+            let rates = if measured.is_some() { RateSource::Measured } else { RateSource::Typical };
             let CardSpeed { decode_bytes_per_s, decode_op_us, prompt_macs_per_s } =
-                gpu_rates(vendor).speed(listing, number).unwrap_or(typical);
+                measured.unwrap_or(typical);
             Ok(CardFacts {
                 id,
                 kind: vendor.card_kind(),
@@ -249,6 +252,7 @@ fn gpu_card(listing: &Listing, number: usize, id: CardId) -> anyhow::Result<Card
                 decode_bytes_per_s,
                 decode_op_us,
                 prompt_macs_per_s,
+                rates,
             })
         }
     }

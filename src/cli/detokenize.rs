@@ -1,6 +1,6 @@
 //! `tandem detokenize`: token ids to the bytes of their text.
 //!
-//! Invariant: bytes go out as they are, also where they are no whole characters.
+//! Invariant: bytes go out as they are, also where they are no whole characters; a new line ends them unless `--raw`.
 
 use std::io::{BufWriter, Write as _};
 
@@ -19,5 +19,8 @@ pub(super) fn run(args: &DetokenizeArgs) -> anyhow::Result<()> {
     let bytes = vocab.detokenize(&args.tokens, special).context("--tokens")?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     out.write_all(&bytes)?;
+    if !args.raw {
+        out.write_all(b"\n")?;
+    }
     Ok(out.flush()?)
 }

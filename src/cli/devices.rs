@@ -12,16 +12,17 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
 use super::args::DevicesArgs;
+use super::bench::median;
 use super::gpu_rates::{self, GpuRates};
 use super::interrupt;
-use super::out_file::OutFile;
+use super::out_file::{Models, OutFile};
 use crate::device::batch::BatchId;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::{machine, measure};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::listing::{self, Listed, Listing};
 use crate::device::cuda::vendor::{Architecture, Vendor};
-use crate::model::facts::{CardRates, LinkKind, StageId};
+use crate::model::facts::{CardRates, LinkKind, RateSource, StageId};
 use crate::split::budget::format_bytes;
 use crate::transport::wait::{Cancel, Patience, Wait};
 use crate::transport::{LinkEnds, LinkError, LinkSpec};
@@ -36,11 +37,17 @@ const RATE_MAX: f64 = 1e18;
 /// Bytes of such a file, at most.
 const FILE_MAX: u64 = 1 << 16;
 
-/// Hand-offs of the latency measurement, there and back.
-const HAND_OFFS: u64 = 20_000;
+/// Samples of each measurement, of which the median is kept.
+const SAMPLES: usize = 5;
 
-/// Batches of the bandwidth measurement: of a prompt chunk's rows.
-const CHUNKS: u64 = 200;
+/// The largest sample above the smallest, from which on the computer is taken for busy.
+const SPREAD_MAX: f64 = 1.5;
+
+/// Hand-offs of a sample of the latency measurement, there and back.
+const HAND_OFFS: u64 = 4_000;
+
+/// Batches of a sample of the bandwidth measurement: of a prompt chunk's rows.
+const CHUNKS: u64 = 40;
 
 /// Rows of such a batch.
 const CHUNK_ROWS: usize = 512;
@@ -120,13 +127,15 @@ pub(super) fn card_rates(tier: Tier, threads: f64) -> CardRates {
     let measured = measured_rates().filter(|rates| rates.tier == tier.name());
     let (one, memory_bytes_per_s) = match measured {
         Some(Rates { decode_bytes_per_s, decode_bytes_per_s_all, prompt_macs_per_s, .. }) => {
-            (CardRates { decode_bytes_per_s, prompt_macs_per_s }, decode_bytes_per_s_all)
+            let source = RateSource::Measured;
+            (CardRates { decode_bytes_per_s, prompt_macs_per_s, source }, decode_bytes_per_s_all)
         }
         None => (measure::typical(tier), measure::TYPICAL_MEMORY_BYTES_PER_S),
     };
     CardRates {
         decode_bytes_per_s: (one.decode_bytes_per_s * threads).min(memory_bytes_per_s),
         prompt_macs_per_s: one.prompt_macs_per_s * threads,
+        source: one.source,
     }
 }
 
@@ -163,6 +172,7 @@ fn read_rates() -> Option<Rates> {
 
 /// Runs the command. Rates that cannot be kept are shown before the error says so.
 pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
+    args.compilers.check()?;
     let listings = Vendor::ALL.map(|v| (v, listing::list(v, args.compilers.of(v), None)));
     let (rates, kept) = if args.measure {
         let mut rates = measure_all()?;
@@ -337,26 +347,39 @@ fn gpus_text(
 fn measure_all() -> anyhow::Result<Rates> {
     let _watched = interrupt::looks();
     let tier = Tier::detect();
-    let step = |number: usize, what: &str| {
-        if interrupt::happened() {
-            bail!("interrupted");
+    let (mut number, mut wide) = (0, Vec::new());
+    let mut measured = |what: &str, (unit, scale): (&str, f64), sample: &dyn Fn() -> anyhow::Result<f64>| {
+        number += 1;
+        writeln!(std::io::stderr(), "measuring {number} of 6: {what}")?;
+        let mut samples = Vec::new();
+        for _ in 0..SAMPLES {
+            if interrupt::happened() {
+                bail!("interrupted");
+            }
+            samples.push(sample()?);
         }
-        Ok(writeln!(std::io::stderr(), "measuring {number} of 6: {what}")?)
+        wide.extend(
+            spread(&samples)
+                .map(|(low, high)| format!("{what} {:.2} to {:.2} {unit}", low / scale, high / scale)),
+        );
+        anyhow::Ok(median(samples.into_iter()))
     };
-    step(1, "memory copy")?;
-    let copy_bytes_per_s = measure::copy_bytes_per_s();
-    step(2, "decode")?;
-    let decode_bytes_per_s = measure::decode_bytes_per_s(tier);
-    step(3, "decode on all CPUs")?;
+    let (gb, gmacs, us) = (("GB/s", 1e9), ("G multiply-adds/s", 1e9), ("us", 1.0));
+    let copy_bytes_per_s = measured("memory copy", gb, &|| Ok(measure::copy_bytes_per_s()))?;
+    let decode_bytes_per_s = measured("decode", gb, &|| Ok(measure::decode_bytes_per_s(tier)))?;
+    let cpus = machine::allowed_cpus();
+    let all = measured("decode on all CPUs", gb, &|| Ok(measure::decode_bytes_per_s_of(tier, cpus)))?;
     // Noise must not make all CPUs slower than one.
-    let all = measure::decode_bytes_per_s_of(tier, machine::allowed_cpus());
     let decode_bytes_per_s_all = all.max(decode_bytes_per_s);
-    step(4, "prompt")?;
-    let prompt_macs_per_s = measure::prompt_macs_per_s(tier);
-    step(5, "hand-off between two threads")?;
-    let link_latency_us = link_latency_us(HAND_OFFS)?;
-    step(6, "rows between two threads")?;
-    let link_bytes_per_s = link_bytes_per_s(CHUNKS)?;
+    let prompt_macs_per_s = measured("prompt", gmacs, &|| Ok(measure::prompt_macs_per_s(tier)))?;
+    let link_latency_us = measured("hand-off between two threads", us, &|| link_latency_us(HAND_OFFS))?;
+    let link_bytes_per_s = measured("rows between two threads", gb, &|| link_bytes_per_s(CHUNKS))?;
+    if !wide.is_empty() {
+        tracing::warn!(
+            "measured on a busy computer: {}; medians are kept, measure again while nothing else runs",
+            wide.join(", ")
+        );
+    }
     Ok(Rates {
         version: VERSION,
         cpu: machine::cpu_name(),
@@ -372,12 +395,19 @@ fn measure_all() -> anyhow::Result<Rates> {
     })
 }
 
+/// The smallest and the largest, where they are far apart.
+fn spread(samples: &[f64]) -> Option<(f64, f64)> {
+    let low = samples.iter().copied().fold(f64::MAX, f64::min);
+    let high = samples.iter().copied().fold(0.0, f64::max);
+    (high > SPREAD_MAX * low).then_some((low, high))
+}
+
 /// A reader sees the old rates or the new ones.
 fn keep(path: &Path, rates: &Rates) -> anyhow::Result<()> {
     let folder = path.parent().context("the file of rates has no folder")?;
     let advice = "the rates are not kept; make its folder writable";
     fs::create_dir_all(folder).with_context(|| format!("{}: {advice}", path.display()))?;
-    let mut out = OutFile::create(path, &[]).context(advice)?;
+    let mut out = OutFile::create(path, &[], Models::Kept).context(advice)?;
     out.write_all(serde_json::to_string_pretty(rates)?.as_bytes()).context(advice)?;
     out.finish().context(advice)
 }
@@ -538,6 +568,12 @@ mod tests {
         assert!(format!("{:#}", keep(&blocked, &rates()).unwrap_err()).contains("blocked.json"));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn samples_that_lie_far_apart_are_named() {
+        assert_eq!(spread(&[1.0, 1.4, 1.2]), None);
+        assert_eq!(spread(&[2.0, 155.0, 1.36]), Some((1.36, 155.0)));
     }
 
     #[test]

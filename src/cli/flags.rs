@@ -54,9 +54,11 @@ fn row(arg: &Arg) -> String {
         .map(|v| format!("`{}`", v.to_string_lossy()))
         .collect();
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-    format!(
-        "| {flag} | {value} | {} | {} |",
-        defaults.join(", "),
-        help.replace('\n', " ").replace('|', "\\|")
-    )
+    let cells = [flag, value, defaults.join(", "), help];
+    format!("| {} |", cells.map(|text| cell(&text)).join(" | "))
+}
+
+/// Text as one cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('\n', " ").replace('|', "\\|")
 }

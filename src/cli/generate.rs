@@ -21,18 +21,21 @@ use crate::text::{
     Vocab, replace_bad_utf8,
 };
 
-/// Built-in prompts that read well with the model that ships in the repository: a question for models with a chat
-/// template, a text to continue for others.
+/// The name of the model that ships in the repository, and a question that it answers well.
+const SHIPPED: &str = "tiny-qwen3moe";
 const QUESTION: &str = "What does `Vec::push` do?";
-const TEXT: &str = "# Error handling\n\nWhen an error occurs,";
+
+/// What to do without a prompt.
+const GIVE_PROMPT: &str = "give --prompt, --prompt-file or text on standard input";
 
 /// Runs the command.
 pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let prepared = Prepared::new(&args.split, args.sequences.sequences)?;
     let vocab = Vocab::from_metadata(prepared.model.file.metadata())?;
-    let prompt = prompt_ids(args, &vocab)?;
+    let name = prepared.model.file.metadata().str("general.name").ok().flatten();
+    let prompt = prompt_ids(args, &vocab, name == Some(SHIPPED))?;
     if prompt.tokens.is_empty() {
-        bail!("the prompt is empty; give --prompt, --prompt-file or text on standard input");
+        bail!("the prompt is empty; {GIVE_PROMPT}");
     }
     let request = Request {
         prompt: prompt.tokens.clone(),
@@ -52,6 +55,7 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     } else {
         checked?
     }
+    warn_of_draws(args);
     let plan = prepared.plan()?;
     if !args.json {
         writeln!(std::io::stderr(), "{}\n", plan.to_string().trim_end())?;
@@ -81,6 +85,24 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     Ok(opened.engine.shutdown()?)
 }
 
+/// Says which flags of draws do nothing where nothing is drawn.
+fn warn_of_draws(args: &GenerateArgs) {
+    let given = [
+        ("--top-k", args.top_k != 0),
+        ("--top-p", args.top_p != 1.0),
+        ("--min-p", args.min_p != 0.0),
+        ("--seed", args.seed != 0),
+    ];
+    let given: Vec<&str> =
+        given.into_iter().filter_map(|(flag, is_given)| is_given.then_some(flag)).collect();
+    if args.temperature == 0.0 && !given.is_empty() {
+        tracing::warn!(
+            "at --temperature 0 the best token is taken each time, without regard to {}; give --temperature 0.7 to draw",
+            given.join(", ")
+        );
+    }
+}
+
 fn sampling(args: &GenerateArgs) -> SamplingOptions {
     SamplingOptions {
         temperature: args.temperature,
@@ -102,14 +124,17 @@ struct Prompt {
     shown: Option<String>,
 }
 
-fn prompt_ids(args: &GenerateArgs, vocab: &Vocab) -> anyhow::Result<Prompt> {
+fn prompt_ids(args: &GenerateArgs, vocab: &Vocab, is_shipped: bool) -> anyhow::Result<Prompt> {
     if let Some(tokens) = &args.prompt_tokens {
         return Ok(Prompt { tokens: tokens.clone(), shown: None });
     }
     let given = prompt_text(args)?;
-    let is_chat = args.chat || given.is_none() && vocab.chat_template.is_some();
+    if given.is_none() && !is_shipped {
+        bail!("no prompt: the built-in one is for the model of the repository; {GIVE_PROMPT}");
+    }
+    let is_chat = args.chat || given.is_none();
     let shown = given.is_none().then(|| format!("{QUESTION}\n\n"));
-    let text = given.unwrap_or_else(|| if is_chat { QUESTION } else { TEXT }.to_owned());
+    let text = given.unwrap_or_else(|| QUESTION.to_owned());
     let tokenizer = Tokenizer::new(vocab)?;
     if !is_chat {
         let tokens = tokenizer.encode(&text, ParseSpecial::AsTokens, AddSpecial::UnlessWritten)?;
@@ -159,7 +184,7 @@ fn prompt_text(args: &GenerateArgs) -> anyhow::Result<Option<String>> {
     }
     let bytes = input::read(std::io::stdin().lock(), "standard input")?;
     if bytes.is_empty() && args.prompt_file.is_none() {
-        // Nobody types and nothing comes, as under a job runner.
+        // Nobody types and nothing comes, as under a job runner: no prompt at all.
         return Ok(None);
     }
     Ok(Some(read(bytes, "standard input")))
@@ -227,13 +252,14 @@ impl<'v> Answer<'v> {
             let held = if step.stopped.is_none() { self.stops.finish() } else { String::new() };
             self.show(&(step.emit + &held))?;
         }
-        let reason = match finish {
-            _ if self.stopped.is_some() => "a stop string",
-            Finish::EndToken(_) => "end of generation",
-            Finish::TokensMax => "--max-tokens",
-            Finish::ContextFull => "the full context (--ctx)",
-            Finish::Cancelled => "an interrupt",
-            Finish::Failed(_) => "an error",
+        // The first as other programs' interfaces call it, the second in words.
+        let (kind, reason) = match finish {
+            _ if self.stopped.is_some() => ("stop", "a stop string"),
+            Finish::EndToken(_) => ("stop", "end of generation"),
+            Finish::TokensMax => ("length", "--max-tokens"),
+            Finish::ContextFull => ("length", "the full context (--ctx)"),
+            Finish::Cancelled => ("cancelled", "an interrupt"),
+            Finish::Failed(_) => ("error", "an error"),
         };
         let rate = |tokens: usize, ns: u64| if ns == 0 { 0.0 } else { tokens as f64 * 1e9 / ns as f64 };
         let prompt_tok_s = rate(counters.prompt_tokens, counters.prompt_ns);
@@ -242,7 +268,8 @@ impl<'v> Answer<'v> {
             let report = json!({
                 "text": self.text,
                 "tokens": self.tokens,
-                "finish": reason,
+                "finish": kind,
+                "ended_by": reason,
                 "prompt_tokens": self.prompt_tokens,
                 "prompt_tok_s": prompt_tok_s,
                 "decode_tok_s": decode_tok_s,
@@ -259,7 +286,7 @@ impl<'v> Answer<'v> {
             .zip(&opened.plan.stages)
             .map(|(s, p)| {
                 format!(
-                    "{} busy {:.0} %, {} of {}",
+                    "{} busy {:.0} %, {} of {} on average",
                     p.name,
                     100.0 * s.times.share(s.times.busy_ns),
                     format_count(s.times.batches as usize, "hand-off"),
@@ -267,13 +294,16 @@ impl<'v> Answer<'v> {
                 )
             })
             .collect();
-        let links = super::bench::links_in_words(opened).map_or(String::new(), |links| format!("; {links}"));
+        // Many cards have a line each.
+        let between = if stages.len() > 2 { ";\n " } else { "; " };
+        let links = super::bench::links_in_words(opened);
+        let parts: Vec<String> = stages.into_iter().chain(links).collect();
         writeln!(
             std::io::stderr(),
-            "[{} at {prompt_tok_s:.0} tok/s, {} at {decode_tok_s:.0} tok/s, ended by {reason}; {}]",
+            "[{} at {prompt_tok_s:.0} tok/s, {} at {decode_tok_s:.0} tok/s, ended by {reason}{between}{}]",
             format_count(counters.prompt_tokens, "prompt token"),
             format_count(counters.generated_tokens, "token"),
-            stages.join("; ") + &links
+            parts.join(between)
         )?;
         if self.timing {
             for line in super::timing::lines(&opened.engine.stats(), &opened.plan.stages) {

@@ -22,7 +22,9 @@ use crate::device::cuda::listing::Listing;
 use crate::device::{StageExec, StageSettings};
 use crate::gguf::File;
 use crate::model::arch;
-use crate::model::facts::{Activations, CardFacts, CardId, KvFormat, PageId, StageProgram, StateId};
+use crate::model::facts::{
+    Activations, CardFacts, CardId, KvFormat, PageId, RateSource, StageProgram, StateId,
+};
 use crate::model::footprint::{Footprint, LayerFootprint, StageSizes};
 use crate::model::synth::{Changes, Geometry};
 
@@ -149,6 +151,7 @@ impl Probe {
             decode_bytes_per_s: listed.decode_bytes_per_s(),
             decode_op_us: 0.0,
             prompt_macs_per_s: listed.prompt_macs_per_s(),
+            rates: RateSource::Typical,
         };
         if let Ok(free) = &listed.usable
             && *free < facts.memory_bytes

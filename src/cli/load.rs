@@ -150,8 +150,9 @@ fn host_link(link: LinkChoice, cards: &[CardFacts]) -> anyhow::Result<LinkKind> 
     let gpu_count = cards.iter().filter(|card| card.kind.is_gpu()).count();
     match link {
         LinkChoice::Peer | LinkChoice::Mapped if gpu_count < 2 && cards.len() > 1 => {
+            let gpus = if gpu_count == 0 { "none" } else { "one" };
             bail!(
-                "--link peer and --link mapped join GPUs, of which --gpus names {gpu_count}; use --link auto"
+                "--link peer and --link mapped join two GPUs, and there is {gpus} among the cards; use --link auto"
             )
         }
         // A GPU copies rows itself; a slot more on its side would only be one copy more.

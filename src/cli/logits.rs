@@ -26,8 +26,8 @@ pub(super) fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     let plan = prepared.plan()?;
     let vocab = prepared.model.program.facts.vocab;
     // Before a large model is loaded for nothing.
-    let mut out = NpyWriter::create(&args.out, prepared.model.file.paths(), args.tokens.len(), vocab)
-        .context("--out")?;
+    let (inputs, shape) = (prepared.model.file.paths(), [args.tokens.len(), vocab]);
+    let mut out = NpyWriter::create(&args.out, inputs, args.force.models(), shape).context("--out")?;
     let opened = prepared.open(plan)?;
     let mut handle = opened.engine.submit(request)?;
     let _watched = interrupt::cancels(handle.canceller());

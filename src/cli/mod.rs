@@ -26,8 +26,10 @@ mod synth;
 mod timing;
 mod tokenize;
 
+use std::error::Error;
 use std::fmt;
 use std::io::Write as _;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -88,6 +90,7 @@ fn not_parsed(error: &clap::Error) -> ExitCode {
     let words: Vec<&str> = told.split_whitespace().collect();
     let line = words.join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let line = number_in_words(line, error.source());
     let is_bare = |e: &clap::Error| match e.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(argument)) => !argument.starts_with('-'),
         _ => false,
@@ -100,9 +103,24 @@ fn not_parsed(error: &clap::Error) -> ExitCode {
     let _ = writeln!(
         std::io::stderr(),
         "tandem: error: {}{hint}; `tandem --help` and `tandem COMMAND --help` say more",
-        one_line(line)
+        one_line(&line)
     );
     ExitCode::from(WRONG_COMMAND_LINE)
+}
+
+/// What a number should have been, in place of the standard library's words.
+fn number_in_words(line: &str, cause: Option<&(dyn Error + 'static)>) -> String {
+    let Some(cause) = cause else { return line.to_owned() };
+    let words = match cause.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow | IntErrorKind::NegOverflow) => "the number is too large",
+        Some(_) => "not a whole number",
+        None if cause.is::<ParseFloatError>() => "not a number",
+        None => return line.to_owned(),
+    };
+    match line.strip_suffix(&cause.to_string()) {
+        Some(start) => format!("{start}{words}"),
+        None => line.to_owned(),
+    }
 }
 
 /// The most characters of an error that come from a user or a file.

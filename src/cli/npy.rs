@@ -5,7 +5,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::out_file::OutFile;
+use super::out_file::{Models, OutFile};
 
 /// A file of `[rows, width]`.
 pub(super) struct NpyWriter {
@@ -18,10 +18,10 @@ impl NpyWriter {
     pub(super) fn create(
         path: &Path,
         inputs: &[PathBuf],
-        rows: usize,
-        width: usize,
+        models: Models,
+        [rows, width]: [usize; 2],
     ) -> anyhow::Result<NpyWriter> {
-        let mut out = OutFile::create(path, inputs)?;
+        let mut out = OutFile::create(path, inputs, models)?;
         let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
         // Magic, version, length: 10 bytes; the data begin at a multiple of 64.
         let padding = (64 - (10 + header.len() + 1) % 64) % 64;

@@ -1,17 +1,27 @@
 //! A file that appears whole under its name, or not at all.
 //!
-//! Invariants: only a new name or a regular file is written, never one of the inputs, a device or a folder; until
-//! [`OutFile::finish`] the name keeps what it had; a run that ends early by itself or at Ctrl-C leaves nothing beside it.
+//! Invariants: only a new name or a regular file is written, never one of the inputs, a device or a folder, and a model
+//! file only where that was asked for; until [`OutFile::finish`] the name keeps what it had; a run that ends early by itself or at Ctrl-C leaves nothing beside it.
 //! Does not know: what is written.
 
 use std::fs;
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use tempfile::NamedTempFile;
 
 use super::interrupt;
+use crate::gguf::MAGIC;
+
+/// Whether a model file that has the name may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Models {
+    /// Refused: it may have taken hours to get.
+    Kept,
+    /// Replaced, as `--force` says.
+    Replaced,
+}
 
 /// A file on its way.
 #[derive(Debug)]
@@ -22,7 +32,7 @@ pub(super) struct OutFile {
 
 impl OutFile {
     /// Opens `path` for writing beside the `inputs` of the run, which must stay as they are.
-    pub(super) fn create(path: &Path, inputs: &[PathBuf]) -> anyhow::Result<OutFile> {
+    pub(super) fn create(path: &Path, inputs: &[PathBuf], models: Models) -> anyhow::Result<OutFile> {
         let name = path.display();
         if path.as_os_str().to_string_lossy().ends_with(std::path::is_separator) {
             bail!("{name}: is the name of a folder; name a file");
@@ -39,6 +49,11 @@ impl OutFile {
                 }
                 if inputs.iter().any(|input| fs::canonicalize(input).is_ok_and(|input| input == target)) {
                     bail!("{name}: is a file that this run reads; name another");
+                }
+                if models == Models::Kept
+                    && is_model(&target).with_context(|| format!("{name}: cannot be read"))?
+                {
+                    bail!("{name}: is a model file (GGUF); name another file, or give --force to replace it");
                 }
                 // A file that a plain write could not change (read-only, a program that runs) stays as it is.
                 fs::OpenOptions::new()
@@ -70,6 +85,17 @@ impl OutFile {
         Ok(OutFile { file: BufWriter::new(file), target })
     }
 
+    /// Bytes that the file may still take on its disk; `None` where the system does not say.
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        #[cfg(unix)]
+        {
+            let disk = rustix::fs::fstatvfs(self.file.get_ref().as_file()).ok()?;
+            Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+        }
+        #[cfg(not(unix))]
+        None
+    }
+
     /// Ends the file and gives it its name.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         let name = self.target.display().to_string();
@@ -81,6 +107,13 @@ impl OutFile {
         placed.with_context(|| format!("{name}: cannot be put in place"))?;
         Ok(())
     }
+}
+
+/// Whether it begins as GGUF files do.
+fn is_model(path: &Path) -> io::Result<bool> {
+    let mut start = Vec::new();
+    fs::File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut start)?;
+    Ok(start == MAGIC)
 }
 
 /// Who may read, write and run; no file takes over another's rights to act as its owner.
@@ -110,7 +143,7 @@ mod tests {
     use super::*;
 
     fn write(path: &Path, inputs: &[PathBuf]) -> anyhow::Result<()> {
-        let mut out = OutFile::create(path, inputs)?;
+        let mut out = OutFile::create(path, inputs, Models::Kept)?;
         out.write_all(b"new")?;
         out.finish()
     }
@@ -129,7 +162,7 @@ mod tests {
         write(&path, &[]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         fs::write(&path, b"old").unwrap();
-        let mut unfinished = OutFile::create(&path, &[]).unwrap();
+        let mut unfinished = OutFile::create(&path, &[], Models::Kept).unwrap();
         unfinished.write_all(b"half").unwrap();
         drop(unfinished);
         assert_eq!(fs::read(&path).unwrap(), b"old");
@@ -153,6 +186,28 @@ mod tests {
         }
         assert_eq!(fs::read(&input).unwrap(), b"weights");
         assert_eq!(names(folder.path()), ["model", "sub"]);
+    }
+
+    #[test]
+    fn a_model_file_is_replaced_only_where_that_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        for (old, is_kept) in
+            [(&b"GGUF\x03\x00\x00\x00"[..], true), (b"GGU", false), (b"", false), (b"GGML", false)]
+        {
+            fs::write(&path, old).unwrap();
+            let made = write(&path, &[]);
+            assert_eq!(made.is_err(), is_kept, "{old:?}");
+            let error = made.err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(error.contains("--force"), is_kept, "{error}");
+            assert_eq!(fs::read(&path).unwrap(), if is_kept { old } else { b"new" });
+        }
+        fs::write(&path, b"GGUF").unwrap();
+        OutFile::create(&path, &[], Models::Replaced).unwrap().finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        let input = [path.clone()];
+        assert!(OutFile::create(&path, &input, Models::Replaced).unwrap_err().to_string().contains("reads"));
+        assert_eq!(names(folder.path()), ["model.gguf"]);
     }
 
     #[cfg(unix)]

@@ -17,8 +17,8 @@ use crate::device::cpu::machine;
 use crate::gguf::formats::random::RandomBlocks;
 use crate::gguf::writer::{Layout, TensorSpec, head};
 use crate::gguf::{File, TensorType};
-use crate::model::synth::{Blueprint, Changes, Fill, Geometry, Planned, like};
-use crate::split::budget::format_bytes;
+use crate::model::synth::{Blueprint, Changes, Fill, Geometry, Otherwise, Planned, like};
+use crate::split::budget::{format_bytes, format_bytes_up};
 use crate::text::plain_vocab;
 
 /// Bytes of a piece, about: large beside the cost of handing it over.
@@ -53,27 +53,55 @@ pub(super) fn run(args: &SynthArgs) -> anyhow::Result<()> {
             blueprint.metadata.insert(key.to_owned(), value.clone());
         }
     }
-    let mut out = OutFile::create(&args.out, &inputs).context("--out")?;
+    let mut out = OutFile::create(&args.out, &inputs, args.force.models()).context("--out")?;
     let _watched = interrupt::looks();
-    write(&blueprint, args.seed, &mut out)?;
+    let (head, data_bytes) = head_of(&blueprint);
+    let bytes = head.len() as u64 + data_bytes;
+    if let Some(free_bytes) = out.free_bytes().filter(|free_bytes| *free_bytes < bytes) {
+        bail!(
+            "--out {}: the file takes {}, and {} are free there; free some, choose another folder, or lower --layers or \
+             --experts",
+            args.out.display(),
+            format_bytes_up(bytes),
+            format_bytes(free_bytes)
+        );
+    }
+    let mut say = std::io::stderr();
+    writeln!(say, "{}: {} to write", args.out.display(), format_bytes(bytes))?;
+    let all = format_bytes(blueprint.tensor_bytes());
+    for Otherwise { asked, ty, cols, bytes } in blueprint.otherwise() {
+        let (asked, ty, part) = (asked.name().to_lowercase(), ty.name().to_lowercase(), format_bytes(bytes));
+        writeln!(
+            say,
+            "{part} of {all} as {ty} in place of {asked}, for rows of {cols} values are no whole blocks"
+        )?;
+    }
+    out.write_all(&head)?;
+    write_tensors(&blueprint, args.seed, data_bytes, &mut out)?;
     out.finish().context("--out")?;
     writeln!(
-        std::io::stderr(),
+        say,
         "{}: {} tensors, {} parameters, {}",
         args.out.display(),
         blueprint.tensors.len(),
         blueprint.parameters(),
-        format_bytes(blueprint.tensor_bytes())
+        format_bytes(bytes)
     )?;
     Ok(())
 }
 
 /// Writes the whole file, with a progress bar; `interrupt` is looked at.
 pub(super) fn write(blueprint: &Blueprint, seed: u64, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (head, data_bytes) = head_of(blueprint);
+    out.write_all(&head)?;
+    write_tensors(blueprint, seed, data_bytes, out)
+}
+
+/// The bytes in front of the tensors, and how many follow.
+fn head_of(blueprint: &Blueprint) -> (Vec<u8>, u64) {
     let specs: Vec<TensorSpec> = blueprint.tensors.iter().map(|t| t.spec.clone()).collect();
     let layout = Layout::of(&specs);
-    out.write_all(&head(&blueprint.metadata, &specs, &layout))?;
-    write_tensors(blueprint, seed, layout.data_bytes, out)
+    (head(&blueprint.metadata, &specs, &layout), layout.data_bytes)
 }
 
 /// A type by the name that people use, in any case.
@@ -166,7 +194,7 @@ fn make<'a>(
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        let Planned { spec, fill } = &tensors[piece.tensor];
+        let Planned { spec, fill, .. } = &tensors[piece.tensor];
         if blocks.as_ref().is_none_or(|(tensor, _)| *tensor != piece.tensor) {
             let random = match fill {
                 Fill::Norm => RandomBlocks::around(spec.ty, 1.0, 0.05),

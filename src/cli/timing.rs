@@ -30,10 +30,15 @@ fn line(name: &str, t: &StageTimes) -> String {
     parts.push(("copies", t.copies_ns));
     let shares = parts.iter().map(|(what, ns)| format!("{what} {:.1} %", 100.0 * t.share(*ns)));
     let shares: Vec<String> = shares.collect();
-    let us = |ns: u64| ns as f64 / 1e3;
-    let each = us(t.busy_ns.checked_div(t.batches).unwrap_or(0));
-    let between = t.between_batches_ns().map(|ns| format!(", {:.0} us between two", us(ns)));
-    format!("{name}: {}; {each:.0} us a batch{}", shares.join(", "), between.unwrap_or_default())
+    let each = duration(t.busy_ns.checked_div(t.batches).unwrap_or(0));
+    let between = t.between_batches_ns().map(|ns| format!(", {} between two", duration(ns)));
+    format!("{name}: {}; {each} a batch{}", shares.join(", "), between.unwrap_or_default())
+}
+
+/// Microseconds, or milliseconds from ten of them on.
+fn duration(ns: u64) -> String {
+    let us = ns as f64 / 1e3;
+    if us < 1e4 { format!("{us:.0} us") } else { format!("{:.1} ms", us / 1e3) }
 }
 
 /// Where each stage's time went, for `--json`.
@@ -84,5 +89,14 @@ mod tests {
         assert_eq!(line("cpu:0", &times), format!("cpu:0: {shares}; 200 us a batch"));
         let clocked = StageTimes { between_ns: 60_000, betweens: 3, ..times };
         assert_eq!(line("cuda:1", &clocked), format!("cuda:1: {shares}; 200 us a batch, 20 us between two"));
+    }
+
+    #[test]
+    fn long_times_are_milliseconds() {
+        for (ns, expected) in
+            [(0, "0 us"), (9_999_000, "9999 us"), (10_000_000, "10.0 ms"), (57_360_000, "57.4 ms")]
+        {
+            assert_eq!(duration(ns), expected);
+        }
     }
 }

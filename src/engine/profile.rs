@@ -45,7 +45,11 @@ pub fn profile(
     progress: &dyn LoadProgress,
 ) -> Result<Vec<StageProfile>, OpenError> {
     if let Some(stage) = plan.stages.iter().find(|s| !choice.facts(s.card).kind.is_gpu()) {
-        let what = format!("{} has no launches to profile; name GPUs alone, as in --gpus 0", stage.name);
+        let what = format!(
+            "--profile takes launches on GPUs apart, and {} is a virtual card; it needs a computer with a GPU \
+             (`tandem devices` lists them), where --gpus names GPUs alone",
+            stage.name
+        );
         return Err(OpenError::NoProfile { what });
     }
     let settings = options.stage_settings();

@@ -22,3 +22,6 @@ pub use file::File;
 pub use metadata::{Metadata, Value};
 pub use reader::{Directory, Limits, TensorInfo};
 pub use tensor_type::TensorType;
+
+/// What a file begins with.
+pub const MAGIC: [u8; 4] = *b"GGUF";

@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::io::Read;
 
+use super::MAGIC;
 use super::consistency;
 use super::cursor::{Cursor, Field};
 use super::error::GgufError;
@@ -141,7 +142,7 @@ pub fn read_within(source: impl Read, len_bytes: u64, limits: &Limits) -> Result
 
 fn read_version(cursor: &mut Cursor<impl Read>) -> Result<u32, GgufError> {
     let magic = cursor.bytes(Field::Header("magic"))?;
-    if magic != *b"GGUF" {
+    if magic != MAGIC {
         return Err(GgufError::Magic { found: magic });
     }
     match cursor.u32(Field::Header("version"))? {

@@ -3,6 +3,7 @@
 //! Invariant: what [`head`] writes the reader accepts, with every tensor at the place that [`Layout`] says.
 //! Does not know: where the bytes of tensors come from. Source: gguf sections 1 and 2.
 
+use super::MAGIC;
 use super::metadata::{Metadata, Value};
 use super::tensor_type::TensorType;
 
@@ -62,7 +63,7 @@ impl Layout {
 
 /// The bytes in front of the tensors.
 pub fn head(metadata: &Metadata, tensors: &[TensorSpec], layout: &Layout) -> Vec<u8> {
-    let mut out = b"GGUF".to_vec();
+    let mut out = MAGIC.to_vec();
     out.extend(3u32.to_le_bytes());
     out.extend((tensors.len() as u64).to_le_bytes());
     out.extend((metadata.len() as u64).to_le_bytes());

@@ -116,6 +116,16 @@ impl CardKind {
     }
 }
 
+/// Where rates come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RateSource {
+    /// Documented, of hardware of its kind.
+    Typical,
+    /// Measured on this computer.
+    Measured,
+}
+
 /// How fast a card computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CardRates {
@@ -123,6 +133,8 @@ pub struct CardRates {
     pub decode_bytes_per_s: f64,
     /// Multiply-adds in a second of prompt.
     pub prompt_macs_per_s: f64,
+    /// Where both come from.
+    pub source: RateSource,
 }
 
 /// What the planner knows about a card.
@@ -143,6 +155,8 @@ pub struct CardFacts {
     pub decode_op_us: f64,
     /// Rate of prompt products, multiply-adds a second (measured or documented).
     pub prompt_macs_per_s: f64,
+    /// Where these rates come from.
+    pub rates: RateSource,
 }
 
 /// How rows travel from stage to stage.

@@ -8,7 +8,7 @@
 //! The sum is the latency of one sequence. The maximum is the wait for the slowest part of the pipeline: the other
 //! sequences follow the first one through it, and so do prompt chunks. For one sequence it is `w` times the prompt
 //! time of a row. Decode reads the chosen weights, half a context of K/V, and on the last stage the head, and each op
-//! of a layer takes a time of its own; prompt rows need no head. Hand-offs run beside the computing.
+//! of a layer takes a time of its own; of prompt rows the products with weights count, without attention and head. Hand-offs run beside the computing.
 //!
 //! Invariants: sums are exact (integers), so equal plans cost the same in any order of evaluation; a time is at
 //! least 0 and at most [`TERM_PS_MAX`] a layer. Does not know: memory, devices.
@@ -186,7 +186,7 @@ impl CardTimes {
         };
         let push = |sums: &mut Vec<u64>, seconds: f64| sums.push(sums[sums.len() - 1] + ps(seconds));
         for layer in &footprint.layers {
-            let page_share = sizes.context as f64 / 2.0 / PAGE_POSITIONS as f64;
+            let page_share = decode_position(sizes) as f64 / PAGE_POSITIONS as f64;
             let kv_bytes = layer.page_bytes(sizes.kv) as f64 * page_share;
             let read_bytes = layer.read_bytes_per_row.on(card.kind) as f64 + kv_bytes;
             let decode_s = read_bytes / card.decode_bytes_per_s + layer.ops as f64 * card.decode_op_us * 1e-6;
@@ -200,6 +200,11 @@ impl CardTimes {
         times.head_busy_ps = ps(weights.of(head_s, 0.0));
         times
     }
+}
+
+/// The position of the decode rows that are counted: behind half a context.
+pub fn decode_position(sizes: &StageSizes) -> usize {
+    sizes.context / 2
 }
 
 /// Whole picoseconds, bounded.

@@ -32,6 +32,7 @@ pub fn virtual_card(index: u32, memory_bytes: u64, rates: CardRates) -> CardFact
         // In the rate, which was measured with whole passes over weights.
         decode_op_us: 0.0,
         prompt_macs_per_s: rates.prompt_macs_per_s,
+        rates: rates.source,
     }
 }
 

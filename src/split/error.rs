@@ -90,7 +90,7 @@ pub enum SplitError {
         value: usize,
     },
     /// `--gpu-order` with an unknown card.
-    #[error("--gpu-order names card {card}; the cards are 0 to {last}")]
+    #[error("--gpu-order names position {card}; the cards of --gpus have positions 0 to {last}")]
     OrderUnknown {
         /// Given.
         card: usize,
@@ -98,13 +98,13 @@ pub enum SplitError {
         last: usize,
     },
     /// `--gpu-order` with a card twice.
-    #[error("--gpu-order names card {card} twice; name each card once")]
+    #[error("--gpu-order names position {card} twice; name each card of --gpus once")]
     OrderTwice {
         /// Given.
         card: usize,
     },
     /// `--gpu-order` without a card.
-    #[error("--gpu-order leaves out card {card}; name each card once, or leave the card out of --gpus")]
+    #[error("--gpu-order leaves out position {card}; name each card once, or leave that one out of --gpus")]
     OrderMissing {
         /// Left out.
         card: usize,

@@ -66,7 +66,7 @@ impl FromStr for GpuOrder {
         let cards: Result<Vec<usize>, _> = text.split(',').map(|n| n.trim().parse()).collect();
         cards.map(GpuOrder::Explicit).map_err(|_| {
             format!(
-                "{text:?} is not a card order; write as-given, fastest-last or numbers of cards such as 2,0,1"
+                "{text:?} is not a card order; write as-given, fastest-last or positions in --gpus such as 2,0,1"
             )
         })
     }

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::model::facts::{CardId, LinkKind, StageId};
+use crate::model::facts::{CardId, LinkKind, RateSource, StageId};
 use crate::model::footprint::{Item, ItemKind, StageSizes};
 
 use super::budget::sum_bytes;
@@ -85,6 +85,10 @@ pub enum Bound {
 /// Predicted speed.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Predicted {
+    /// Where the rates of the plan's cards come from; nothing where some were measured and others not.
+    pub rates: Option<RateSource>,
+    /// The position of the decode rows that are counted.
+    pub decode_position: usize,
     /// One sequence alone, through all stages and hand-offs.
     pub decode_us: f64,
     /// Tokens a second of one sequence alone.

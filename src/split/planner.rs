@@ -14,7 +14,7 @@ use crate::model::footprint::gpu::slot_bytes;
 use crate::model::footprint::{Footprint, StageSizes};
 
 use super::budget::{Budget, sum_bytes};
-use super::cost::{Assignment, TimeModel, us};
+use super::cost::{Assignment, TimeModel, decode_position, us};
 use super::error::SplitError;
 use super::fit::{RangeBytes, Reach};
 use super::miss;
@@ -206,7 +206,7 @@ impl Planner<'_> {
         let row_bytes = 4 * self.footprint.residual_width as u64;
         let stage_plans: Vec<StagePlan> = stage_plans.collect();
         Plan {
-            predicted: predict(&stage_plans, stages, (sizes, self.options.computing), model),
+            predicted: predict(&stage_plans, stages, (sizes, self.options.computing), (model, self.cards)),
             stages: stage_plans,
             idle: self.idle(stages, sizes),
             sizes: *sizes,
@@ -298,7 +298,7 @@ fn predict(
     plans: &[StagePlan],
     stages: &[Assignment],
     (sizes, computing): (&StageSizes, Computing),
-    model: &TimeModel,
+    (model, cards): (&TimeModel, &[CardFacts]),
 ) -> Predicted {
     let cost = model.cost(stages);
     let decode_us = us(cost.decode_ps);
@@ -322,7 +322,11 @@ fn predict(
     let stage = busiest.map(|at| Bound::Stage(StageId(at as u32)));
     let slowest = stage.or(arrival).expect("invariant: a maximum is reached by one of its terms");
     let per_s = |time_us: f64| if time_us > 0.0 { 1e6 / time_us } else { 0.0 };
+    let mut rates = stages.iter().map(|(card, _)| cards[*card].rates);
+    let first = rates.next();
     Predicted {
+        rates: first.filter(|first| rates.all(|other| other == *first)),
+        decode_position: decode_position(sizes),
         decode_us,
         decode_tok_s: per_s(decode_us),
         decode_tok_s_all: sequences * per_s(round_us),

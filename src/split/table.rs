@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::model::facts::LinkKind;
+use crate::model::facts::{LinkKind, RateSource};
 use crate::model::footprint::{Item, ItemKind};
 
 use super::budget::{format_bytes, format_count};
@@ -27,7 +27,7 @@ impl fmt::Display for Plan {
         let sizes = &self.sizes;
         writeln!(
             f,
-            "{} on {}, {} of {} tokens, K/V {}, chunks of {}; {} in all",
+            "{} on {}, {} of {} tokens, K/V {}, chunks of up to {}; {} in all",
             format_count(self.layer_count(), "layer"),
             format_count(self.stages.len(), "card"),
             format_count(sizes.sequences, "sequence"),
@@ -39,14 +39,16 @@ impl fmt::Display for Plan {
         let predicted = &self.predicted;
         write!(f, "predicted: decode {} tok/s", rate(predicted.decode_tok_s))?;
         if sizes.sequences > 1 {
-            write!(
-                f,
-                " alone, {} all {} sequences together",
-                rate(predicted.decode_tok_s_all),
-                sizes.sequences
-            )?;
+            write!(f, " alone, {} for all {}", rate(predicted.decode_tok_s_all), sizes.sequences)?;
         }
-        write!(f, ", prompt {} tok/s", rate(predicted.prompt_tok_s))?;
+        writeln!(f, ", prompt {} tok/s", rate(predicted.prompt_tok_s))?;
+        let rates = match predicted.rates {
+            Some(RateSource::Measured) => "measured rates",
+            Some(RateSource::Typical) => "typical rates",
+            None => "measured rates of some cards and typical ones of others",
+        };
+        let position = predicted.decode_position;
+        write!(f, "by {rates}; decode at position {position}, prompts without their attention")?;
         if self.stages.len() > 1 {
             let at = |index: usize| &self.stages[index].name;
             let (row, chunk) = (format_bytes(self.handoff_row_bytes), format_bytes(self.handoff_chunk_bytes));

@@ -14,7 +14,7 @@ use tandem::device::{Card, CardError, LoadProgress, StageExec, StageSettings};
 use tandem::gguf::File;
 use tandem::model::arch;
 use tandem::model::facts::{Activations, CardFacts, CardId, CardKind, KvFormat, PageId, StageId, StateId};
-use tandem::model::facts::{PAGE_POSITIONS, StageProgram};
+use tandem::model::facts::{PAGE_POSITIONS, RateSource, StageProgram};
 use tandem::model::footprint::{Footprint, StageSizes};
 use tandem::model::program::Program;
 
@@ -121,6 +121,7 @@ impl Model {
                 decode_bytes_per_s: 1e10,
                 decode_op_us: 0.0,
                 prompt_macs_per_s: 1e11,
+                rates: RateSource::Typical,
             };
             let team = TeamSettings { threads: setup.threads, spin_us: 50, worker_cpus: Vec::new() };
             let mut card = CpuCard::new(facts, CpuSettings { tier: setup.tier, team, rest: Rest::Awake });

@@ -12,7 +12,7 @@ use super::pack::{Matrix, TILE_ROWS, packed_bytes};
 use super::simd::products::{Finish, Rows, product};
 use super::simd::tier::Tier;
 use crate::gguf::TensorType;
-use crate::model::facts::{Activations, CardRates};
+use crate::model::facts::{Activations, CardRates, RateSource};
 use crate::model::footprint::image_of;
 
 /// The least and the most bytes that are streamed.
@@ -45,7 +45,7 @@ pub fn typical(tier: Tier) -> CardRates {
         Tier::Avx2(_) => (10e9, 50e9),
         Tier::Avx512(_) => (10e9, 100e9),
     };
-    CardRates { decode_bytes_per_s, prompt_macs_per_s }
+    CardRates { decode_bytes_per_s, prompt_macs_per_s, source: RateSource::Typical }
 }
 
 /// Bytes a second of a plain copy of memory, read and write counted once.

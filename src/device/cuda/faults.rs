@@ -78,8 +78,9 @@ impl FromStr for ForcedFault {
         let names = || FaultKind::ALL.map(|(name, _)| name).join(", ");
         let kind = FaultKind::ALL.iter().find(|(known, _)| *known == name);
         let (_, kind) = kind.ok_or_else(|| format!("`{name}` is no fault; there are {}", names()))?;
-        let card =
-            card.map(|c| c.parse().map_err(|_| format!("`{c}` is no card; write kernel:1"))).transpose()?;
+        let card = card
+            .map(|c| c.parse().map_err(|_| format!("`{c}` is no number of a card; write {name}:1")))
+            .transpose()?;
         Ok(ForcedFault { kind: *kind, card })
     }
 }

@@ -218,15 +218,17 @@ impl Geometry {
         let (n, q, kv) = (self.embedding, self.heads * self.head_width, self.kv_heads * self.head_width);
         let vector = |name: String, len: usize| Planned {
             spec: TensorSpec { name, ty: TensorType::F32, dims: vec![len as u64] },
+            asked: TensorType::F32,
             fill: Fill::Norm,
         };
-        let of_type = |name: String, ty: TensorType, dims: &[usize]| {
+        let of_type = |name: String, asked: TensorType, dims: &[usize]| {
             let dims: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
-            Planned { fill: matrix_fill(dims[0]), spec: TensorSpec { name, ty, dims } }
+            let ty = matrix_type(asked, dims[0]);
+            Planned { asked, fill: matrix_fill(dims[0]), spec: TensorSpec { name, ty, dims } }
         };
-        let matrix = |name: String, dims: &[usize]| of_type(name, matrix_type(quant, dims[0] as u64), dims);
-        let head = head_type(quant, n as u64);
-        let table = if self.is_tied { head } else { matrix_type(quant, n as u64) };
+        let matrix = |name: String, dims: &[usize]| of_type(name, quant, dims);
+        let head = head_type(quant);
+        let table = if self.is_tied { head } else { quant };
         let mut tensors = vec![of_type("token_embd.weight".into(), table, &[n, self.vocab])];
         // A head's rows keep the size of what they read; a table alone may have any.
         if !self.is_tied {

@@ -85,9 +85,9 @@ fn plan(
     }
     let cols = dims[0];
     let is_head = name == "output.weight" || name == "token_embd.weight" && !has_head;
-    let ty = match quant {
-        Some(quant) if t.ty.is_quantised() && is_head => head_type(quant, cols),
-        Some(quant) if t.ty.is_quantised() => matrix_type(quant, cols),
+    let asked = match quant {
+        Some(quant) if t.ty.is_quantised() && is_head => head_type(quant),
+        Some(quant) if t.ty.is_quantised() => quant,
         _ => t.ty,
     };
     let fill = if name == "token_embd.weight" && has_head {
@@ -99,7 +99,7 @@ fn plan(
     } else {
         Fill::Norm
     };
-    Planned { spec: TensorSpec { name, ty, dims }, fill }
+    Planned { spec: TensorSpec { name, ty: matrix_type(asked, cols), dims }, asked, fill }
 }
 
 /// The values of an array around again up to `len`.

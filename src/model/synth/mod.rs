@@ -27,6 +27,8 @@ pub enum Fill {
 pub struct Planned {
     /// Name, type, sizes.
     pub spec: TensorSpec,
+    /// The type that was asked for; `spec` has another where rows are no whole blocks of this one.
+    pub asked: TensorType,
     /// What fills it.
     pub fill: Fill,
 }
@@ -42,10 +44,38 @@ pub struct Blueprint {
     pub vocab: Option<(usize, &'static str)>,
 }
 
+/// Tensors of a blueprint that have another type than the one that was asked for, all with rows of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Otherwise {
+    /// Asked for.
+    pub asked: TensorType,
+    /// Taken.
+    pub ty: TensorType,
+    /// Values of a row, no multiple of a block's of `asked`.
+    pub cols: usize,
+    /// Of all such tensors.
+    pub bytes: u64,
+}
+
 impl Blueprint {
     /// Bytes of all tensors.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.spec.bytes()).sum()
+    }
+
+    /// What has another type than the one that was asked for, in the order of the file.
+    pub fn otherwise(&self) -> Vec<Otherwise> {
+        let mut all: Vec<Otherwise> = Vec::new();
+        for Planned { spec, asked, .. } in self.tensors.iter().filter(|t| t.asked != t.spec.ty) {
+            let found = all.iter_mut().find(|o| (o.asked, o.ty, o.cols) == (*asked, spec.ty, spec.cols()));
+            match found {
+                Some(other) => other.bytes += spec.bytes(),
+                None => {
+                    all.push(Otherwise { asked: *asked, ty: spec.ty, cols: spec.cols(), bytes: spec.bytes() })
+                }
+            }
+        }
+        all
     }
 
     /// Values of all tensors.
@@ -79,10 +109,10 @@ fn matrix_type(ty: TensorType, cols: u64) -> TensorType {
     [ty, TensorType::Q8_0].into_iter().find(|&ty| fits(ty)).unwrap_or(TensorType::F16)
 }
 
-/// The type of the head beside matrices of type `ty`.
-fn head_type(ty: TensorType, cols: u64) -> TensorType {
+/// The type of the head beside matrices of type `ty`, where its rows are whole blocks.
+fn head_type(ty: TensorType) -> TensorType {
     let bits = 8.0 * ty.block_bytes() as f64 / ty.block_values() as f64;
-    matrix_type(if bits < HEAD_BITS_MIN { TensorType::Q6_K } else { ty }, cols)
+    if bits < HEAD_BITS_MIN { TensorType::Q6_K } else { ty }
 }
 
 /// Values that keep the size of a row as it passes through the matrix.
