@@ -11,6 +11,7 @@
 // moves    each stored key and value up to the row's position once for H query heads; those of earlier batches while
 //          the kernels before still run
 // twin     src/device/cpu/plain/{norm,rope,attention,stored}.rs, equal bit for bit
+#include "attention/chosen.cuh"
 #include "attention/head.cuh"
 #include "attention/tile.cuh"
 #include "attention/work.cuh"
@@ -319,18 +320,17 @@ template <class Form, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS> DEVICE v
                        first, n, fault, fault_id});                                                                    \
     }
 
-ATTEND_TILE(attend_tile_1_f32, StoredF32, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_tile_1_f16, StoredF16, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_tile_1_q8_0, StoredQ8, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_tile_2_f32, StoredF32, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_tile_2_f16, StoredF16, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_tile_2_q8_0, StoredQ8, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_tile_4_f32, StoredF32, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_tile_4_f16, StoredF16, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_tile_4_q8_0, StoredQ8, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_tile_8_f32, StoredF32, 1, 2, 4, 2, 4)
-ATTEND_TILE(attend_tile_8_f16, StoredF16, MORE_REGISTERS ? 1 : 2, 2, 4, 2, 4)
-ATTEND_TILE(attend_tile_8_q8_0, StoredQ8, 1, 2, 4, 2, 4)
+// Blocks of eight heads that a processor's registers hold.
+template <class Form> constexpr i32 TILE_8_BLOCKS = 1;
+template <> constexpr i32 TILE_8_BLOCKS<StoredF16> = MORE_REGISTERS ? 1 : 2;
+
+#define TILE_KERNELS(T, FORM)                                                                                          \
+    ATTEND_TILE(attend_tile_1_##T, FORM, 2, 1, 1, 1, 1)                                                                \
+    ATTEND_TILE(attend_tile_2_##T, FORM, 2, 2, 1, 1, 2)                                                                \
+    ATTEND_TILE(attend_tile_4_##T, FORM, 2, 2, 2, 2, 2)                                                                \
+    ATTEND_TILE(attend_tile_8_##T, FORM, TILE_8_BLOCKS<FORM>, 2, 4, 2, 4)
+
+KV_FORMATS(TILE_KERNELS)
 
 // What a tile of a span is merged with: the factors, its sum, and the maximum up to it.
 struct TileFactors {
