@@ -21,6 +21,7 @@ mod npy;
 mod out_file;
 mod plan;
 mod profile;
+mod progress;
 mod sim;
 mod synth;
 mod timing;
