@@ -7,6 +7,7 @@
 // order    norms of heads: lanes(256) or lanes(32), as rms_norm
 // moves    each head once in and once out
 // twin     src/device/cpu/plain/{norm,rope,stored}.rs, equal bit for bit
+#include "attention/chosen.cuh"
 #include "attention/head.cuh"
 #include "device/pages.cuh"
 
@@ -99,21 +100,22 @@ template <class Form, i32 EACH> DEVICE void place_heads(
     if (!store_head<Form>(stored, value, placed.width)) report_fault(fault, fault_id);
 }
 
-#define APPEND(NAME, FORM)                                                                                             \
+#define APPEND(T, FORM)                                                                                                \
     extern "C" __global__ void __launch_bounds__(APPEND_BLOCK)                                                         \
-    NAME(const f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads, i32 key_width, i32 value_width,         \
-         const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, u8* pool, i64 page_bytes,     \
-         i32 n, u32* fault, u32 fault_id) {                                                                            \
+    append_##T(const f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads, i32 key_width, i32 value_width,   \
+               const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, u8* pool,               \
+               i64 page_bytes, i32 n, u32* fault, u32 fault_id) {                                                      \
         append<FORM>(k, k_stride, v, v_stride, kv_heads, key_width, value_width, positions, states, pages,             \
                      pages_per_state, pool, page_bytes, n, fault, fault_id);                                           \
     }
 
-#define PLACE_HEADS(NAME, FORM)                                                                                        \
+#define PLACE_HEADS(T, FORM)                                                                                           \
     extern "C" __global__ void __launch_bounds__(HEADS_BLOCK)                                                          \
-    NAME(f32* q, i32 q_stride, i32 q_heads, f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads,            \
-         i32 key_width, i32 value_width, const f32* q_weight, const f32* k_weight, f32 eps, const f32* cos_sin,        \
-         i32 pairs, i32 neox, const u32* positions, const u32* states, const u32* pages, i32 pages_per_state,          \
-         u8* pool, i64 page_bytes, i32 n, u32* fault, u32 fault_id) {                                                  \
+    place_heads_##T(f32* q, i32 q_stride, i32 q_heads, f32* k, i32 k_stride, const f32* v, i32 v_stride,               \
+                    i32 kv_heads, i32 key_width, i32 value_width, const f32* q_weight, const f32* k_weight, f32 eps,   \
+                    const f32* cos_sin, i32 pairs, i32 neox, const u32* positions, const u32* states,                  \
+                    const u32* pages, i32 pages_per_state, u8* pool, i64 page_bytes, i32 n, u32* fault,                \
+                    u32 fault_id) {                                                                                    \
         const Heads heads = {q, q_stride, q_heads, k, k_stride, v, v_stride, kv_heads, key_width, value_width,         \
                              q_weight, k_weight, eps, cos_sin, pairs, neox};                                           \
         const bool is_narrow = key_width <= HEAD_MAX / 2 && value_width <= HEAD_MAX / 2;                               \
@@ -126,12 +128,8 @@ template <class Form, i32 EACH> DEVICE void place_heads(
         }                                                                                                              \
     }
 
-APPEND(append_f32, StoredF32)
-APPEND(append_f16, StoredF16)
-APPEND(append_q8_0, StoredQ8)
-PLACE_HEADS(place_heads_f32, StoredF32)
-PLACE_HEADS(place_heads_f16, StoredF16)
-PLACE_HEADS(place_heads_q8_0, StoredQ8)
+KV_FORMATS(APPEND)
+KV_FORMATS(PLACE_HEADS)
 
 // Copies one page. page_bytes is a multiple of 8: a head has 64 rows.
 extern "C" __global__ void __launch_bounds__(COPY_BLOCK) copy_page(u8* pool, i64 page_bytes, i32 from, i32 to) {

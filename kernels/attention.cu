@@ -8,8 +8,8 @@
 //          merge left to right inside their span, spans left to right; the first is taken as it is
 // moves    each stored key and value up to the row's position once for every query head
 // twin     src/device/cpu/plain/{attention,stored}.rs, equal bit for bit
+#include "attention/chosen.cuh"
 #include "attention/parts.cuh"
-#include "device/stored.cuh"
 
 constexpr i32 SPAN_BLOCK = 512;
 constexpr i32 SPAN_WARPS = SPAN_BLOCK / SHORT_LANES;
@@ -244,18 +244,16 @@ template <class Form> DEVICE void attend_span(
     }
 }
 
-#define ATTEND_SPAN(NAME, FORM)                                                                                        \
+#define ATTEND_SPAN(T, FORM)                                                                                           \
     extern "C" __global__ void __launch_bounds__(SPAN_BLOCK, 2)                                                        \
-    NAME(const f32* q, i32 q_stride, i32 q_heads, i32 kv_heads, i32 key_width, i32 value_width, f32 scale,             \
-         const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, const u8* pool,               \
-         i64 page_bytes, f32* work, i32 spans_max, i32 n) {                                                            \
+    attend_span_##T(const f32* q, i32 q_stride, i32 q_heads, i32 kv_heads, i32 key_width, i32 value_width, f32 scale,  \
+                    const u32* positions, const u32* states, const u32* pages, i32 pages_per_state, const u8* pool,    \
+                    i64 page_bytes, f32* work, i32 spans_max, i32 n) {                                                 \
         attend_span<FORM>(q, q_stride, q_heads, kv_heads, key_width, value_width, scale, positions, states, pages,     \
                           pages_per_state, pool, page_bytes, work, spans_max, n);                                      \
     }
 
-ATTEND_SPAN(attend_span_f32, StoredF32)
-ATTEND_SPAN(attend_span_f16, StoredF16)
-ATTEND_SPAN(attend_span_q8_0, StoredQ8)
+KV_FORMATS(ATTEND_SPAN)
 
 // Merges the spans of each row and head.
 extern "C" __global__ void __launch_bounds__(MERGE_BLOCK)

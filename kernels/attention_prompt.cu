@@ -13,12 +13,12 @@
 //          depend on its q, its keys and its values alone: not on its tile, slot or block
 // moves    each key and value up to the tile's last position once for SLOTS slots
 // twin     src/device/cpu/plain/attention.rs within 2e-3 relative L2 a row and head (kernels/emu/parity.py)
+#include "attention/chosen.cuh"
 #include "attention/parts.cuh"
 #include "device/copies.cuh"
 #include "device/functions.cuh"
 #include "device/mma_f16.cuh"
 #include "device/pages.cuh"
-#include "device/stored.cuh"
 
 constexpr i32 PROMPT_BLOCK = 128;
 constexpr i32 PROMPT_WARPS = PROMPT_BLOCK / SHORT_LANES;
@@ -622,12 +622,18 @@ template <class Form, i32 W> DEVICE void attend_prompt(const PromptCall& call) {
                                               spans_max, out, out_stride, n});                                         \
     }
 
-ATTEND_PROMPT(attend_prompt_64_f16, StoredF16, 64)
-ATTEND_PROMPT(attend_prompt_128_f16, StoredF16, 128)
-ATTEND_PROMPT(attend_prompt_256_f16, StoredF16, 256)
-ATTEND_PROMPT(attend_prompt_64_q8_0, StoredQ8, 64)
-ATTEND_PROMPT(attend_prompt_128_q8_0, StoredQ8, 128)
-// q8_0 of 256 has no registers left on some architectures: it runs as a window does.
+// f32 has no exception to its bits; q8_0 of 256 has no registers left on some architectures: both run as a window does.
+#define PROMPT_f32(FORM)
+#define PROMPT_f16(FORM)                                                                                               \
+    ATTEND_PROMPT(attend_prompt_64_f16, FORM, 64)                                                                      \
+    ATTEND_PROMPT(attend_prompt_128_f16, FORM, 128)                                                                    \
+    ATTEND_PROMPT(attend_prompt_256_f16, FORM, 256)
+#define PROMPT_q8_0(FORM)                                                                                              \
+    ATTEND_PROMPT(attend_prompt_64_q8_0, FORM, 64)                                                                     \
+    ATTEND_PROMPT(attend_prompt_128_q8_0, FORM, 128)
+#define PROMPT_KERNELS(T, FORM) PROMPT_##T(FORM)
+
+KV_FORMATS(PROMPT_KERNELS)
 
 // Merges the spans of each row and head from left to right, as a block does that has them all.
 extern "C" __global__ void __launch_bounds__(PROMPT_MERGE_BLOCK)

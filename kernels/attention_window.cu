@@ -13,6 +13,7 @@
 // moves    each stored key and value up to the row's position once for H query heads; keys of earlier batches while the
 //          kernels before still run, values while scores are made
 // twin     src/device/cpu/plain/{norm,rope,attention,stored}.rs, equal bit for bit
+#include "attention/chosen.cuh"
 #include "attention/head.cuh"
 #include "attention/tile.cuh"
 #include "attention/work.cuh"
@@ -344,30 +345,21 @@ DEVICE void attend_tile(const WindowCall& call) {
                        first, n, fault, fault_id});                                                                    \
     }
 
-ATTEND_TILE(attend_tile_1_f32, StoredF32, 0, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_tile_1_f16, StoredF16, 0, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_tile_1_q8_0, StoredQ8, 0, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_tile_2_f32, StoredF32, 0, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_tile_2_f16, StoredF16, 0, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_tile_2_q8_0, StoredQ8, 0, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_tile_4_f32, StoredF32, 0, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_tile_4_f16, StoredF16, 0, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_tile_4_q8_0, StoredQ8, 0, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_tile_8_f32, StoredF32, 0, 1, 2, 4, 4, 2)
-ATTEND_TILE(attend_tile_8_f16, StoredF16, 0, MORE_REGISTERS ? 1 : 2, 2, 4, 4, 2)
-ATTEND_TILE(attend_tile_8_q8_0, StoredQ8, 0, 1, 2, 4, 4, 2)
-ATTEND_TILE(attend_128_1_f32, StoredF32, 128, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_128_1_f16, StoredF16, 128, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_128_1_q8_0, StoredQ8, 128, 2, 1, 1, 1, 1)
-ATTEND_TILE(attend_128_2_f32, StoredF32, 128, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_128_2_f16, StoredF16, 128, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_128_2_q8_0, StoredQ8, 128, 2, 2, 1, 1, 2)
-ATTEND_TILE(attend_128_4_f32, StoredF32, 128, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_128_4_f16, StoredF16, 128, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_128_4_q8_0, StoredQ8, 128, 2, 2, 2, 2, 2)
-ATTEND_TILE(attend_128_8_f32, StoredF32, 128, 1, 2, 4, 4, 2)
-ATTEND_TILE(attend_128_8_f16, StoredF16, 128, MORE_REGISTERS ? 1 : 2, 2, 4, 4, 2)
-ATTEND_TILE(attend_128_8_q8_0, StoredQ8, 128, 1, 2, 4, 4, 2)
+// Blocks of eight heads that a processor's registers hold.
+template <class Form> constexpr i32 TILE_8_BLOCKS = 1;
+template <> constexpr i32 TILE_8_BLOCKS<StoredF16> = MORE_REGISTERS ? 1 : 2;
+
+#define TILE_KERNELS(T, FORM)                                                                                          \
+    ATTEND_TILE(attend_tile_1_##T, FORM, 0, 2, 1, 1, 1, 1)                                                             \
+    ATTEND_TILE(attend_tile_2_##T, FORM, 0, 2, 2, 1, 1, 2)                                                             \
+    ATTEND_TILE(attend_tile_4_##T, FORM, 0, 2, 2, 2, 2, 2)                                                             \
+    ATTEND_TILE(attend_tile_8_##T, FORM, 0, TILE_8_BLOCKS<FORM>, 2, 4, 4, 2)                                           \
+    ATTEND_TILE(attend_128_1_##T, FORM, 128, 2, 1, 1, 1, 1)                                                            \
+    ATTEND_TILE(attend_128_2_##T, FORM, 128, 2, 2, 1, 1, 2)                                                            \
+    ATTEND_TILE(attend_128_4_##T, FORM, 128, 2, 2, 2, 2, 2)                                                            \
+    ATTEND_TILE(attend_128_8_##T, FORM, 128, TILE_8_BLOCKS<FORM>, 2, 4, 4, 2)
+
+KV_FORMATS(TILE_KERNELS)
 
 // What a tile of a span is merged with: the factors, its sum, and the maximum up to it.
 struct TileFactors {

@@ -78,36 +78,30 @@ DEVICE void write_best(const u64 (&mine)[BEST_EACH], i32 here, u64* best, i32 co
     if (thread < count) best[thread] = sorted[thread];
 }
 
-// Of logits.
-extern "C" __global__ void __launch_bounds__(BEST_BLOCK)
-best_of_logits(const f32* logits, i32 stride, i32 values, u64* best, i32 count, i32 n) {
+// The best of a piece of a row, whose `values` have the keys that `key_at` gives.
+template <class KeyAt> DEVICE void best_of(const KeyAt& key_at, i32 values, u64* best, i32 count, i32 n) {
     const i64 row = (i64) blockIdx.y;
     if (row >= n) return;
     wait_for_previous();
     let_next_start();
+    const i32 first = (i32) blockIdx.x * BEST_PIECE;
     u64 mine[BEST_EACH];
 #pragma unroll
     for (i32 k = 0; k < BEST_EACH; k++) {
-        const i32 id = (i32) blockIdx.x * BEST_PIECE + (i32) threadIdx.x + k * BEST_BLOCK;
-        mine[k] = id < values ? token_key(logits[row * stride + id], (u32) id) : 0;
+        const i32 i = first + (i32) threadIdx.x + k * BEST_BLOCK;
+        mine[k] = i < values ? key_at(row, i) : 0;
     }
-    const i32 here = values - (i32) blockIdx.x * BEST_PIECE;
-    write_best(mine, here < BEST_PIECE ? here : BEST_PIECE, best + (row * gridDim.x + blockIdx.x) * count, count);
+    const i32 here = values - first < BEST_PIECE ? values - first : BEST_PIECE;
+    write_best(mine, here, best + (row * gridDim.x + blockIdx.x) * count, count);
+}
+
+extern "C" __global__ void __launch_bounds__(BEST_BLOCK)
+best_of_logits(const f32* logits, i32 stride, i32 values, u64* best, i32 count, i32 n) {
+    best_of([=](i64 row, i32 i) { return token_key(logits[row * stride + i], (u32) i); }, values, best, count, n);
 }
 
 // Of the keys that pieces gave: `values` a row.
 extern "C" __global__ void __launch_bounds__(BEST_BLOCK)
 best_of_keys(const u64* keys, i32 values, u64* best, i32 count, i32 n) {
-    const i64 row = (i64) blockIdx.y;
-    if (row >= n) return;
-    wait_for_previous();
-    let_next_start();
-    u64 mine[BEST_EACH];
-#pragma unroll
-    for (i32 k = 0; k < BEST_EACH; k++) {
-        const i32 i = (i32) blockIdx.x * BEST_PIECE + (i32) threadIdx.x + k * BEST_BLOCK;
-        mine[k] = i < values ? keys[row * values + i] : 0;
-    }
-    const i32 here = values - (i32) blockIdx.x * BEST_PIECE;
-    write_best(mine, here < BEST_PIECE ? here : BEST_PIECE, best + (row * gridDim.x + blockIdx.x) * count, count);
+    best_of([=](i64 row, i32 i) { return keys[row * values + i]; }, values, best, count, n);
 }

@@ -9,15 +9,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-scripts/kernels_emu.sh
-scripts/kernels_emu.sh --reads
-cargo build --release --quiet --locked
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-emu=$PWD/target/emu
-tandem=$PWD/target/release/tandem
 # shellcheck source=scripts/emulated.sh
 . scripts/emulated.sh
+scripts/kernels_emu.sh --reads
 
 # The library's tests first: memory as planned, pages, faults, ends.
 LD_LIBRARY_PATH=$emu cargo test --release --quiet --locked --test cuda --test cuda_links --test cuda_profile --test links -- --nocapture 2>&1 | tee "$folder/tests"

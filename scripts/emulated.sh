@@ -1,7 +1,14 @@
 # shellcheck shell=bash
-# Sourced by the checks of emulated cards: the program with the stubs of drivers and compilers in place of real ones.
-#
-# Given: $emu, the folder of the stubs; $folder, one for results and kept kernels; $tandem, the program.
+# Sourced by the checks of emulated cards, in the repository's folder: builds the stubs of drivers and compilers and the
+# program, and runs it with them in place of real ones.
+
+scripts/kernels_emu.sh
+cargo build --release --quiet --locked
+emu=$PWD/target/emu
+tandem=$PWD/target/release/tandem
+# For results and kept kernels.
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
 
 tokens() { # COUNT: ids that every model has
     awk -v n="$1" 'BEGIN { for (i = 0; i < n; i++) printf "%s%d", (i ? "," : ""), (i * i * 7 + i * 3 + 1) % 277 }'

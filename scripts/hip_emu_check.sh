@@ -7,12 +7,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-scripts/kernels_emu.sh
-cargo build --release --quiet --locked
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-emu=$PWD/target/emu
-tandem=$PWD/target/release/tandem
 # shellcheck source=scripts/emulated.sh
 . scripts/emulated.sh
 

@@ -4,7 +4,7 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -501,22 +501,31 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!((out.status.code(), String::from_utf8(out.stderr).unwrap()), (Some(0), String::new()));
 }
 
-/// SIGINT for a program that handles it and waits `wait_ms`; its exit code.
+/// The program once it handles signals.
 #[cfg(target_os = "linux")]
-fn interrupted(mut command: Command, wait_ms: u64) -> Option<i32> {
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+fn handling(mut command: Command) -> Child {
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
     let handles = |text: String| {
         let caught = text.lines().find_map(|l| l.strip_prefix("SigCgt:")).unwrap().trim().to_owned();
-        // Signal 2 is bit 1.
+        // Signal 2, which is handled last, is bit 1.
         u64::from_str_radix(&caught, 16).unwrap() & 2 != 0
     };
     while !handles(std::fs::read_to_string(&status).unwrap()) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    std::thread::sleep(std::time::Duration::from_millis(wait_ms));
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    child
+}
+
+#[cfg(target_os = "linux")]
+fn send(signal: &str, child: &Child) {
+    let kill = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
+}
+
+/// The exit code of a program that is about to end.
+#[cfg(target_os = "linux")]
+fn ended(mut child: Child) -> Option<i32> {
     for _ in 0..600 {
         if let Some(ended) = child.try_wait().unwrap() {
             return ended.code();
@@ -526,6 +535,15 @@ fn interrupted(mut command: Command, wait_ms: u64) -> Option<i32> {
     child.kill().unwrap();
     child.wait().unwrap();
     panic!("it did not end within 30 s");
+}
+
+/// SIGINT for a program that handles it and waits `wait_ms`; its exit code.
+#[cfg(target_os = "linux")]
+fn interrupted(command: Command, wait_ms: u64) -> Option<i32> {
+    let child = handling(command);
+    std::thread::sleep(std::time::Duration::from_millis(wait_ms));
+    send("-INT", &child);
+    ended(child)
 }
 
 #[cfg(target_os = "linux")]
@@ -543,6 +561,40 @@ fn an_interrupt_ends_whatever_runs() {
         let arguments = [&slow[..], what].concat();
         assert_eq!(interrupted(command(&arguments), 700), Some(130), "{arguments:?}");
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_leaves_no_half_of_a_file() {
+    let folder = fresh_home("signals");
+    let out = folder.join("large.gguf");
+    // It would take minutes.
+    let synth = ["synth", "--like", "qwen3-30b-a3b", "--out", out.to_str().unwrap()];
+    let files = || std::fs::read_dir(&folder).unwrap().count();
+    let begun = |child: &mut Child| {
+        while files() == 0 {
+            assert_eq!(child.try_wait().unwrap(), None, "it ended before its file began");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        let mut child = handling(command(&synth));
+        begun(&mut child);
+        send(signal, &child);
+        assert_eq!((ended(child), files()), (Some(code), 0), "{signal}");
+    }
+    // As nohup starts it: its terminal may go.
+    let mut quiet = Command::new("sh");
+    let words =
+        [&["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tandem")], &synth[..]].concat();
+    quiet.args(words).env("HOME", fresh_home("signals-home"));
+    let mut child = handling(quiet);
+    begun(&mut child);
+    send("-HUP", &child);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!((child.try_wait().unwrap(), files()), (None, 1), "SIGHUP is ignored");
+    send("-TERM", &child);
+    assert_eq!((ended(child), files()), (Some(143), 0));
 }
 
 #[cfg(unix)]

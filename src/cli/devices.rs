@@ -90,24 +90,26 @@ impl Rates {
             Some(_) => {}
         }
         let rates: Rates = serde_json::from_value(document).map_err(|e| e.to_string())?;
-        let all = [
-            rates.copy_bytes_per_s,
-            rates.decode_bytes_per_s,
-            rates.decode_bytes_per_s_all,
-            rates.prompt_macs_per_s,
-            rates.link_latency_us,
-            rates.link_bytes_per_s,
-        ];
-        // The planner divides by them.
-        if !all
-            .into_iter()
-            .chain(rates.gpus.numbers())
-            .chain(rates.hip.numbers())
-            .all(|rate| (RATE_MIN..RATE_MAX).contains(&rate))
-        {
+        if !rates.are_possible() {
             return Err("a rate in it is not one that a computer has".to_owned());
         }
         Ok((rates.cpu == cpu).then_some(rates))
+    }
+
+    /// Whether a computer can have them. The planner divides by all but the times of ops.
+    fn are_possible(&self) -> bool {
+        let all = [
+            self.copy_bytes_per_s,
+            self.decode_bytes_per_s,
+            self.decode_bytes_per_s_all,
+            self.prompt_macs_per_s,
+            self.link_latency_us,
+            self.link_bytes_per_s,
+        ];
+        let mut divided_by = all.into_iter().chain(self.gpus.numbers()).chain(self.hip.numbers());
+        let mut added = self.gpus.op_times().chain(self.hip.op_times());
+        divided_by.all(|rate| (RATE_MIN..RATE_MAX).contains(&rate))
+            && added.all(|us| (0.0..RATE_MAX).contains(&us))
     }
 }
 
@@ -548,6 +550,26 @@ mod tests {
         ];
         for text in damaged {
             assert!(Rates::parse(&text, "a processor").is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_time_of_an_op_may_be_nothing_and_not_less() {
+        let with = |us: serde_json::Value| {
+            let card = serde_json::json!({
+                "number": 0, "name": "a card", "copy_bytes_per_s": 1e12, "upload_bytes_per_s": 1e10,
+                "decode_bytes_per_s": 1e12, "decode_op_us": us, "prompt_macs_per_s": 1e14,
+            });
+            let text = text(|d| d["hip"]["cards"] = serde_json::json!([card]));
+            Rates::parse(&text, "a processor").map(|rates| rates.is_some())
+        };
+        for us in [0.0, 0.5] {
+            assert_eq!(with(us.into()), Ok(true), "{us} us");
+        }
+        // A number that is none is written as null.
+        for us in [(-0.5).into(), f64::NAN.into(), f64::INFINITY.into(), 1e20.into()] {
+            let error = with(us).unwrap_err();
+            assert_eq!(error.lines().count(), 1, "{error}");
         }
     }
 

@@ -127,6 +127,7 @@ impl Probe {
         let (kind, name) = (vendor.card_kind(), vendor.card_name(number));
         let blueprint = Geometry::probe(width, layers).blueprint(&Changes::default())?;
         let mut made = tempfile::Builder::new().prefix("tandem-probe-").suffix(".gguf").tempfile()?;
+        let _made = interrupt::Unfinished::new(made.path());
         synth::write(&blueprint, 1, &mut BufWriter::new(made.as_file_mut()))
             .context("a model to measure with, in the folder for temporary files")?;
         let file = File::open(made.path())?;

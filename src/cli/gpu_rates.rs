@@ -62,6 +62,11 @@ impl GpuRates {
         cards.chain(self.links.iter().flat_map(|l| [l.latency_us, l.bytes_per_s, l.window_us]))
     }
 
+    /// Microseconds of an op, which may be too short to be measured.
+    pub(super) fn op_times(&self) -> impl Iterator<Item = f64> {
+        self.cards.iter().map(|card| card.decode_op_us)
+    }
+
     /// What a copy inside a card reads and writes, by its number in `--gpus` and its maker's name.
     pub(super) fn copy_bytes_per_s(&self, number: usize, name: &str) -> Option<f64> {
         let measured = self.cards.iter().find(|c| c.number == number && c.name == name);

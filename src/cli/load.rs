@@ -2,16 +2,15 @@
 //!
 //! Invariant: flags are turned into typed values here, once, with errors that name the flag.
 
-use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::bail;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::args::SplitArgs;
 use super::cards::cards;
-use super::interrupt;
+use super::{interrupt, progress};
 use crate::device::cuda::faults::FaultKind;
 use crate::device::{CardError, LoadProgress};
 use crate::engine::linking::LinkChoice;
@@ -161,7 +160,7 @@ fn host_link(link: LinkChoice, cards: &[CardFacts]) -> anyhow::Result<LinkKind> 
     }
 }
 
-/// A progress bar over the file's bytes, and over kernels while they are compiled; loading ends at Ctrl-C.
+/// A progress bar over the file's bytes, and over kernels while they are compiled; loading ends at a signal.
 struct Progress {
     bar: ProgressBar,
     file_bytes: u64,
@@ -175,24 +174,8 @@ const COMPILING: &str = "compiling kernels for {msg}, once for this kind of card
 
 impl Progress {
     fn new(file_bytes: u64) -> Progress {
-        let target = if std::io::stderr().is_terminal() {
-            ProgressDrawTarget::stderr()
-        } else {
-            ProgressDrawTarget::hidden()
-        };
-        let bar = ProgressBar::with_draw_target(Some(file_bytes), target);
-        let progress =
-            Progress { bar, file_bytes, arrived: AtomicU64::new(0), compiles: AtomicBool::new(false) };
-        progress.show(LOADING, file_bytes);
-        progress.bar.enable_steady_tick(Duration::from_millis(200));
-        progress
-    }
-
-    fn show(&self, style: &str, all: u64) {
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            self.bar.set_style(style);
-        }
-        self.bar.set_length(all);
+        let bar = progress::bar(LOADING, file_bytes);
+        Progress { bar, file_bytes, arrived: AtomicU64::new(0), compiles: AtomicBool::new(false) }
     }
 }
 
@@ -205,12 +188,12 @@ impl LoadProgress for Progress {
     fn compiled(&self, card: CardId, done: usize, all: usize) -> Result<(), CardError> {
         self.compiles.store(done < all, Ordering::Relaxed);
         if done == 0 {
-            self.show(COMPILING, all as u64);
+            progress::restyle(&self.bar, COMPILING, all as u64);
             self.bar.set_message(card.to_string());
         }
         self.bar.set_position(done as u64);
         if done == all {
-            self.show(LOADING, self.file_bytes);
+            progress::restyle(&self.bar, LOADING, self.file_bytes);
             self.bar.set_position(self.arrived.load(Ordering::Relaxed));
             self.bar.reset_eta();
         }

@@ -1,7 +1,8 @@
 //! The command line: one file a command, one flag table.
 //!
-//! Invariants: an error is one line on the error stream (exit 1; 2 for a wrong command line; 130 after Ctrl-C); what
-//! a command computes goes to the output stream, everything else to the error stream.
+//! Invariants: an error is one line on the error stream (exit 1; 2 for a wrong command line; 130 after Ctrl-C, 128 and
+//! its number after another signal); what a command computes goes to the output stream, everything else to the error
+//! stream.
 
 mod args;
 mod bench;
@@ -21,6 +22,7 @@ mod npy;
 mod out_file;
 mod plan;
 mod profile;
+mod progress;
 mod sim;
 mod synth;
 mod timing;
@@ -37,9 +39,6 @@ use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
 pub use flags::flags_markdown;
-
-/// Exit code after Ctrl-C, as shells count it.
-const INTERRUPTED: u8 = 130;
 
 /// Exit code after a wrong command line.
 const WRONG_COMMAND_LINE: u8 = 2;
@@ -64,12 +63,11 @@ pub fn run() -> ExitCode {
         args::Command::Sim(a) => sim::run(&a),
         args::Command::Synth(a) => synth::run(&a),
     };
-    match result {
-        Ok(()) if interrupt::happened() => ExitCode::from(INTERRUPTED),
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(_) if interrupt::happened() => ExitCode::from(INTERRUPTED),
-        Err(error) => {
+    match (result, interrupt::exit_code()) {
+        (Err(error), _) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        (_, Some(code)) => ExitCode::from(code),
+        (Ok(()), None) => ExitCode::SUCCESS,
+        (Err(error), None) => {
             // A closed error stream has nobody to tell.
             let _ = writeln!(std::io::stderr(), "tandem: error: {}", one_line(&format!("{error:#}")));
             ExitCode::FAILURE

@@ -1,7 +1,8 @@
 //! A file that appears whole under its name, or not at all.
 //!
 //! Invariants: only a new name or a regular file is written, never one of the inputs, a device or a folder, and a model
-//! file only where that was asked for; until [`OutFile::finish`] the name keeps what it had; a run that ends early by itself or at Ctrl-C leaves nothing beside it.
+//! file only where that was asked for; until [`OutFile::finish`] the name keeps what it had; a run that ends early by itself
+//! or at a signal leaves nothing beside it.
 //! Does not know: what is written.
 
 use std::fs;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use tempfile::NamedTempFile;
 
-use super::interrupt;
+use super::interrupt::Unfinished;
 use crate::gguf::MAGIC;
 
 /// Whether a model file that has the name may go.
@@ -28,6 +29,7 @@ pub(super) enum Models {
 pub(super) struct OutFile {
     file: BufWriter<NamedTempFile>,
     target: PathBuf,
+    part: Unfinished,
 }
 
 impl OutFile {
@@ -76,13 +78,13 @@ impl OutFile {
             builder.permissions(fs::Permissions::from_mode(0o666));
         }
         let file = builder.tempfile_in(folder).with_context(|| format!("{name}: cannot be written"))?;
-        interrupt::unfinished(file.path());
+        let part = Unfinished::new(file.path());
         if let Some(permissions) = permissions.map(plain) {
             file.as_file()
                 .set_permissions(permissions)
                 .with_context(|| format!("{name}: cannot be written"))?;
         }
-        Ok(OutFile { file: BufWriter::new(file), target })
+        Ok(OutFile { file: BufWriter::new(file), target, part })
     }
 
     /// Bytes that the file may still take on its disk; `None` where the system does not say.
@@ -98,12 +100,12 @@ impl OutFile {
 
     /// Ends the file and gives it its name.
     pub(super) fn finish(self) -> anyhow::Result<()> {
-        let name = self.target.display().to_string();
-        let part = self.file.get_ref().path().to_owned();
-        let file = self.file.into_inner().map_err(|e| e.into_error());
+        let OutFile { file, target, part } = self;
+        let name = target.display();
+        let file = file.into_inner().map_err(|e| e.into_error());
         let file = file.with_context(|| format!("{name}: cannot be written to its end"))?;
-        let placed = file.persist(&self.target).map_err(|e| e.error);
-        interrupt::finished(&part);
+        let placed = file.persist(&target).map_err(|e| e.error);
+        drop(part);
         placed.with_context(|| format!("{name}: cannot be put in place"))?;
         Ok(())
     }

@@ -16,8 +16,13 @@ use crate::split::plan::{Plan, StagePlan};
 
 /// What the times are.
 const TIMES: &str = "times: all launches of a kind, of all layers in their order, queued again as one graph, by the card's \
-                     clock; not in them: blocks and results that pass between card and host, links, the host's own time. Launches of a whole batch \
-                     overlap otherwise than those of one kind, so the sum differs from the whole";
+                     clock; launches of a whole batch overlap otherwise than those of one kind, so the sum differs from \
+                     the whole";
+
+/// What has no times: to queue these launches again would count batches that nobody sent, or wait for another card.
+const LEFT_OUT: &str = "left out: take_block and give_results, which pass a batch between host and card, post_rows and \
+                        await_rows of links, and the host's own time (`bench --timing` shows whole batches and what is between \
+                        them, `devices --measure` the hand-offs of links)";
 
 /// Runs the command; `tokens`: the positions in front of the prompt, the prompt, and the first behind it.
 pub(super) fn run(args: &BenchArgs, prepared: &Prepared, tokens: Vec<u32>) -> anyhow::Result<()> {
@@ -41,6 +46,7 @@ pub(super) fn run(args: &BenchArgs, prepared: &Prepared, tokens: Vec<u32>) -> an
             "kv": prepared.options.kv.name(),
             "plan": plan,
             "times": TIMES,
+            "left_out": LEFT_OUT,
             "profile": stages.iter().zip(&rates).map(stage).collect::<Vec<_>>(),
         });
         writeln!(out, "{report}")?;
@@ -61,6 +67,7 @@ pub(super) fn run(args: &BenchArgs, prepared: &Prepared, tokens: Vec<u32>) -> an
     if rates.iter().any(Option::is_none) {
         writeln!(out, "shares of a card's copy rate: measure it with `tandem devices --measure`")?;
     }
+    writeln!(out, "{LEFT_OUT}")?;
     Ok(())
 }
 
@@ -139,4 +146,15 @@ fn write_batch(out: &mut dyn Write, batch: &BatchProfile, rate: Option<f64>) -> 
     let read_bytes: u64 = batch.kinds.iter().map(|kind| kind.read_bytes).sum();
     let (sum_us, mb) = (sum_ns / 1e3, read_bytes as f64 / 1e6);
     writeln!(out, "{:<72} {launches:>8} {:>9} {sum_us:>9.1} {:>6} {mb:>9.1}", "sum", "", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cuda::exec::profile::COUNTING;
+
+    #[test]
+    fn launches_without_a_time_are_named() {
+        assert!(COUNTING.iter().all(|kernel| LEFT_OUT.contains(kernel)), "{LEFT_OUT}");
+    }
 }

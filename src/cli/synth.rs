@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use anyhow::{Context as _, anyhow, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::SynthArgs;
 use super::interrupt;
 use super::out_file::OutFile;
+use super::progress;
 use crate::device::cpu::machine;
 use crate::gguf::formats::random::RandomBlocks;
 use crate::gguf::writer::{Layout, TensorSpec, head};
@@ -26,6 +26,8 @@ const PIECE_BYTES: u64 = 4 << 20;
 
 /// Pieces that wait for the writer, for each thread.
 const WAITING: usize = 2;
+
+const WRITING: &str = "writing {bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 
 /// Runs the command.
 pub(super) fn run(args: &SynthArgs) -> anyhow::Result<()> {
@@ -141,12 +143,7 @@ fn pieces(tensors: &[Planned]) -> Vec<Piece> {
 fn write_tensors(blueprint: &Blueprint, seed: u64, bytes: u64, out: &mut dyn Write) -> anyhow::Result<()> {
     let pieces = pieces(&blueprint.tensors);
     let threads = machine::allowed_cpus().min(pieces.len().max(1));
-    let bar = ProgressBar::new(bytes);
-    if let Ok(style) =
-        ProgressStyle::with_template("writing {bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
-    {
-        bar.set_style(style);
-    }
+    let bar = progress::bar(WRITING, bytes);
     let stop = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {
         let makers: Vec<Receiver<Vec<u8>>> = (0..threads)

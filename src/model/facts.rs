@@ -54,7 +54,19 @@ identity!(/// A place in a link's ring.
     SlotId, "slot");
 
 /// How K and V are kept (`docs/numerics.md`, Attention).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+    clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum KvFormat {
     /// 4 bytes a value.

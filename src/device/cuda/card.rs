@@ -11,12 +11,12 @@ use super::exec::{self, CudaExec, Queueing};
 use super::kernels::{KernelSettings, Kernels, Machine, Place};
 use super::links::ring::RingSize;
 use super::memory::{Arena, Memory};
-use super::source::UNITS;
+use super::source::{Format, UNITS};
 use super::weights::Weights;
 use crate::device::ledger::Ledger;
 use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings, lower};
-use crate::gguf::{self, TensorType};
-use crate::model::facts::{CardFacts, CardId, StageProgram};
+use crate::gguf;
+use crate::model::facts::{CardFacts, CardId, KvFormat, StageProgram};
 use crate::model::footprint::{self, ItemKind};
 use crate::model::program::{WeightId, WeightUse};
 
@@ -62,7 +62,7 @@ impl CudaCard {
         exec::check(card, &stage.program, settings)?;
         let progress = &Together { inner: progress, failed: AtomicBool::new(false) };
         let place = Place { card, context: &self.context, machine: self.machine, progress };
-        let (settings_of_kernels, formats) = (&self.kernels, formats(stage));
+        let (settings_of_kernels, formats) = (&self.kernels, formats(stage, settings.kv));
         let mut memory = Memory { card, context: &self.context, ledger: &mut self.ledger };
         let stream = Stream::new(memory.context).map_err(|e| e.on(card))?;
         // Weights arrive while kernels are compiled.
@@ -127,13 +127,13 @@ impl LoadProgress for Together<'_> {
     }
 }
 
-/// The formats of weights that the stage's kernels read.
-fn formats(stage: &StageProgram) -> BTreeSet<TensorType> {
+/// The formats that the stage's kernels read and write.
+fn formats(stage: &StageProgram, kv: KvFormat) -> BTreeSet<Format> {
     let weights = stage.program.weights.iter().enumerate();
     let read = weights.filter(|(id, decl)| {
         decl.usage != WeightUse::Vector && footprint::item_of(stage, WeightId(*id), decl).is_some()
     });
-    read.map(|(_, decl)| decl.ty).collect()
+    read.map(|(_, decl)| Format::Weights(decl.ty)).chain([Format::Kv(kv)]).collect()
 }
 
 impl Card for CudaCard {

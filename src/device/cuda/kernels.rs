@@ -15,8 +15,8 @@ use super::driver::Parameter::{F32 as F, I32 as I, I64 as L, Pointer as P, U32 a
 use super::driver::{Context, Device, Kernel, Module, Parameter, Start};
 use super::shares::{Work, processors, share};
 use super::source::{
-    self, APPEND, ATTENTION, ATTENTION_PROMPT, ATTENTION_WINDOW, BEST, FORMATS, HOST, LINKS, PROMPT, ROUTER,
-    ROWS, Unit,
+    self, APPEND, ATTENTION, ATTENTION_PROMPT, ATTENTION_WINDOW, BEST, FORMATS, Format, HOST, LINKS, PROMPT,
+    ROUTER, ROWS, Unit,
 };
 use super::vendor::Architecture;
 use crate::device::{CardError, LoadProgress};
@@ -136,7 +136,7 @@ pub struct Place<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     unit: &'static Unit,
-    format: Option<TensorType>,
+    format: Option<Format>,
 }
 
 /// The compiled units on a card.
@@ -159,13 +159,13 @@ struct Loaded {
 const EARLY_DRIVER: (i32, i32) = (12, 3);
 
 impl Kernels {
-    /// The kernels of `units` for weights of `formats`: compiles what the cache does not hold, on all processors, and
+    /// The kernels of `units` for `formats`: compiles what the cache does not hold, on all processors, and
     /// loads it. A driver that refuses machine code gets text, of which it makes its own.
     pub fn load(
         place: Place<'_>,
         settings: &KernelSettings,
         units: &[&'static Unit],
-        formats: &BTreeSet<TensorType>,
+        formats: &BTreeSet<Format>,
     ) -> Result<Kernels, CardError> {
         let Place { card, context, machine, .. } = place;
         let failed = |e: CudaError| e.on(card);
@@ -216,17 +216,17 @@ impl Kernels {
 
     /// A kernel without a type in its name.
     pub fn plain(&self, name: &'static str) -> Result<Kernel, CudaError> {
-        self.of(name, None, "")
+        self.of(name, None)
     }
 
     /// The kernel of a family for weights of a type.
     pub fn for_type(&self, family: &'static str, ty: TensorType) -> Result<Kernel, CudaError> {
-        self.of(family, Some(ty), &ty.name().to_ascii_lowercase())
+        self.of(family, Some(Format::Weights(ty)))
     }
 
     /// The kernel of a family for a format of keys and values.
     pub fn for_kv(&self, family: &'static str, format: KvFormat) -> Result<Kernel, CudaError> {
-        self.of(family, None, format.name())
+        self.of(family, Some(Format::Kv(format)))
     }
 
     /// The kernel that makes images.
@@ -237,15 +237,16 @@ impl Kernels {
         })
     }
 
-    fn of(&self, family: &'static str, ty: Option<TensorType>, end: &str) -> Result<Kernel, CudaError> {
+    fn of(&self, family: &'static str, format: Option<Format>) -> Result<Kernel, CudaError> {
         let (unit, _, signature) = *SIGNATURES
             .iter()
             .find(|(_, name, _)| *name == family)
             .expect("invariant: kernels are asked for by names that are listed");
-        let name = format!("{family}{end}");
+        let name = format!("{family}{}", format.map(Format::name).unwrap_or_default());
         // What a unit of formats has beside them is in each of its pieces.
         let mut of_unit = self.modules.iter().filter(|loaded| loaded.piece.unit == unit);
-        let loaded = of_unit.find(|loaded| !unit.per_format || ty.is_none() || loaded.piece.format == ty);
+        let loaded =
+            of_unit.find(|loaded| unit.each.is_none() || format.is_none() || loaded.piece.format == format);
         let kernel = loaded.and_then(|loaded| {
             let early = self.takes_early && loaded.target.can_wait();
             loaded.module.kernel(&name, signature, if early { Start::Early } else { Start::InOrder })
@@ -254,14 +255,12 @@ impl Kernels {
     }
 }
 
-/// What is compiled for weights of these formats.
-fn pieces(units: &[&'static Unit], formats: &BTreeSet<TensorType>) -> Vec<Piece> {
+/// What is compiled for these formats.
+fn pieces(units: &[&'static Unit], formats: &BTreeSet<Format>) -> Vec<Piece> {
     let of_unit = |&unit: &&'static Unit| -> Vec<Piece> {
-        if unit.per_format {
-            formats.iter().map(|&ty| Piece { unit, format: Some(ty) }).collect()
-        } else {
-            vec![Piece { unit, format: None }]
-        }
+        let Some(kind) = unit.each else { return vec![Piece { unit, format: None }] };
+        let of_kind = formats.iter().filter(|format| format.kind() == kind);
+        of_kind.map(|&format| Piece { unit, format: Some(format) }).collect()
     };
     units.iter().flat_map(of_unit).collect()
 }
@@ -292,7 +291,7 @@ fn compile(compiler: &Compiler, piece: Piece, target: Target) -> Result<Vec<u8>,
     let (unit, source) = (piece.unit.name, piece.unit.text);
     let started = std::time::Instant::now();
     let image = compiler.code(&Request { unit, source, headers: &headers, target })?;
-    let (ms, format) = (started.elapsed().as_millis(), piece.format.map_or("", TensorType::name));
+    let (ms, format) = (started.elapsed().as_millis(), piece.format.map(Format::name).unwrap_or_default());
     tracing::info!(unit, format, %target, ms, bytes = image.len(), "kernels compiled");
     Ok(image)
 }
@@ -326,7 +325,7 @@ fn key_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::cuda::source::UNITS;
+    use crate::device::cuda::source::{FormatKind, UNITS};
 
     /// Names of the kernels of a source, with what stands between their parentheses. A macro's kernel has the name of
     /// the family (`embed_##T`), or is called NAME and named by the macro's uses.
@@ -389,11 +388,11 @@ mod tests {
     #[test]
     fn the_key_depends_on_compiler_architecture_format_and_text() {
         let piece = |unit, format| Piece { unit, format };
-        let (rows, q4, sm_90) = (piece(&ROWS, None), Some(TensorType::Q4_K), Target::Cubin(90));
+        let (rows, sm_90) = (piece(&ROWS, None), Target::Cubin(90));
         const NEW: ((i32, i32), &[&str]) = ((12, 9), &["--fmad=false"]);
         const OLD: ((i32, i32), &[&str]) = ((12, 8), NEW.1);
         let base = key_of(rows, NEW, sm_90, (12, 8));
-        static OTHER: Unit = Unit { name: ROWS.name, text: "x", per_format: false };
+        static OTHER: Unit = Unit { name: ROWS.name, text: "x", each: None };
         for changed in [
             key_of(rows, OLD, sm_90, (12, 8)),
             key_of(rows, (NEW.0, &[]), sm_90, (12, 8)),
@@ -407,18 +406,29 @@ mod tests {
         assert_eq!(base, key_of(rows, NEW, sm_90, (13, 0)), "machine code is what it is");
         let text = |driver| key_of(rows, NEW, Target::Ptx(90), driver);
         assert_ne!(text((12, 8)), text((13, 0)), "a newer driver may take machine code");
-        let of_format = |ty| key_of(piece(&FORMATS, ty), NEW, sm_90, (12, 8));
-        assert_ne!(of_format(q4), of_format(Some(TensorType::Q6_K)));
+        let of_format = |unit, format| key_of(piece(unit, Some(format)), NEW, sm_90, (12, 8));
+        let weights = |ty| of_format(&FORMATS, Format::Weights(ty));
+        assert_ne!(weights(TensorType::Q4_K), weights(TensorType::Q6_K));
+        for unit in [&APPEND, &ATTENTION, &ATTENTION_WINDOW, &ATTENTION_PROMPT] {
+            let kv = |format| of_format(unit, Format::Kv(format));
+            assert_ne!(kv(KvFormat::F16), kv(KvFormat::Q8_0), "{}", unit.name);
+        }
     }
 
     #[test]
     fn a_unit_of_formats_is_compiled_for_each_and_others_once() {
-        let formats = BTreeSet::from([TensorType::Q4_K, TensorType::F32]);
+        let [f32, q4, kv] =
+            [Format::Weights(TensorType::F32), Format::Weights(TensorType::Q4_K), Format::Kv(KvFormat::F16)];
+        let formats = BTreeSet::from([q4, kv, f32]);
         for unit in UNITS {
             let found: Vec<_> =
                 pieces(&UNITS, &formats).iter().filter(|p| p.unit == unit).map(|p| p.format).collect();
-            let each = vec![Some(TensorType::F32), Some(TensorType::Q4_K)];
-            assert_eq!(found, if unit.per_format { each } else { vec![None] }, "{}", unit.name);
+            let expected = match unit.each {
+                Some(FormatKind::Weights) => vec![Some(f32), Some(q4)],
+                Some(FormatKind::Kv) => vec![Some(kv)],
+                None => vec![None],
+            };
+            assert_eq!(found, expected, "{}", unit.name);
         }
     }
 }

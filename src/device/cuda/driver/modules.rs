@@ -5,8 +5,11 @@
 
 #![allow(unsafe_code, reason = "calls of a foreign library; every handle is made and freed in this file")]
 
+use std::collections::BTreeMap;
 use std::ffi::{CString, c_int};
 use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::api::{Handle, Own};
 use super::{Context, Span};
@@ -20,6 +23,8 @@ pub(super) const ARGUMENTS_MAX: usize = 37;
 struct ModuleInner {
     context: Context,
     raw: Handle,
+    /// What the driver said of blocks at once, by function, threads and shared memory: each recording of a launch asks.
+    residents: Mutex<BTreeMap<(usize, usize, u32), usize>>,
     /// CUDA's driver copies it; HIP's library does not promise to.
     _image: Vec<u8>,
 }
@@ -52,7 +57,12 @@ impl Module {
         let image: Vec<u8> = image.iter().copied().chain([0]).collect();
         // SAFETY: the context is bound; the image is whole, ends with a zero and lives as long as the module.
         unsafe { context.api().module_load(&mut raw, image.as_ptr().cast())? };
-        Ok(Module(Arc::new(ModuleInner { context: context.clone(), raw, _image: image })))
+        Ok(Module(Arc::new(ModuleInner {
+            context: context.clone(),
+            raw,
+            residents: Mutex::default(),
+            _image: image,
+        })))
     }
 
     /// Whether it is the same one.
@@ -129,13 +139,18 @@ impl Kernel {
         Kernel { shared_bytes: bytes as u32, ..self.clone() }
     }
 
-    /// Blocks of so many threads that a multiprocessor has at once.
+    /// Blocks of so many threads that a multiprocessor has at once. The driver is asked once.
     pub fn resident(&self, threads: usize) -> Result<usize, CudaError> {
-        let context = &self.module.0.context;
+        let ModuleInner { context, residents, .. } = &*self.module.0;
+        let key = (self.raw.addr(), threads, self.shared_bytes);
+        if let Some(&blocks) = residents.lock().get(&key) {
+            return Ok(blocks);
+        }
         context.bind()?;
         let (mut blocks, threads) = (0, c_int::try_from(threads).expect("invariant: threads of a block"));
         // SAFETY: the module lives, and with it the function; the target outlives the call.
         unsafe { context.api().function_occupancy(&mut blocks, self.raw, threads, self.shared_bytes())? };
+        residents.lock().insert(key, blocks as usize);
         Ok(blocks as usize)
     }
 

@@ -22,7 +22,7 @@ const REPEATS_MAX: usize = 25;
 const MEASURED: Duration = Duration::from_millis(20);
 
 /// Kernels that count batches with the host, so that they run once for each.
-const COUNTING: [&str; 2] = ["take_block", "give_results"];
+pub const COUNTING: [&str; 2] = ["take_block", "give_results"];
 
 /// The kind of a launch that reads no matrix, by the begin of its kernel's name.
 const KINDS: [(&str, &str); 18] = [
