@@ -148,12 +148,14 @@ struct Items {
     }
 };
 
-// Brings them near, a warp one, in turns, and behind the first ones' loads the values of `fresh` rows: these are not needed
-// before the scores are there, and would only keep the queries waiting. Lane r has the position of row r.
+// Brings them near, a warp one, in turns, and the values of `fresh` rows: where registers allow, behind the first ones' loads,
+// for they are not needed before the scores are there, and would only keep the queries waiting. Lane r has the position of
+// row r.
 template <class Form, i32 EACH, bool WHOLE> DEVICE void place_near(
     const WindowCall& call, const Items& items, const NearTile& near, i32 fresh, f32* query, u32 position) {
     const i32 count = items.count();
     const i32 first = (i32) threadIdx.x / SHORT_LANES;
+    if (!WHOLE) near.bring_values(0, fresh);
 #pragma unroll 1
     for (i32 item = first; item < count; item += TILE_WARPS) {
         const HeadKind kind = items.kind(item);
@@ -162,7 +164,7 @@ template <class Form, i32 EACH, bool WHOLE> DEVICE void place_near(
         wait_for_previous();
         f32 value[EACH];
         head.load(value);
-        if (item == first) near.bring_values(0, fresh);
+        if (WHOLE && item == first) near.bring_values(0, fresh);
         head.make(value);
         if (kind == HeadKind::QUERY) {
             write_head<EACH, WHOLE>(query + item * head.width, value, head.width);
@@ -172,7 +174,7 @@ template <class Form, i32 EACH, bool WHOLE> DEVICE void place_near(
             if (!store_head<Form, EACH, WHOLE>(to, value, head.width)) report_fault(call.fault, call.fault_id);
         }
     }
-    if (first < count) return;
+    if (!WHOLE || first < count) return;
     wait_for_previous();
     near.bring_values(0, fresh);
 }
@@ -437,7 +439,7 @@ merge_images(f32* work, i32 tiles_max, const u32* positions, f32* out, i32 out_s
             const f32* from = tile_work.acc(head, first_tile) + (first - head * value_width);
 #pragma unroll
             for (i32 t = 0; t < SPAN_TILES; t++)
-                ahead[t] = t < span_tiles ? *(const Words<MERGE_EACH>*)(from + t * value_width) : Words<MERGE_EACH>{};
+                if (t < span_tiles) ahead[t] = *(const Words<MERGE_EACH>*)(from + t * value_width);
 #pragma unroll
             for (i32 k = 0; k < MERGE_ROUNDS; k++) {
                 if (k * MERGE_ROUND_HEADS >= heads) break;
@@ -450,16 +452,22 @@ merge_images(f32* work, i32 tiles_max, const u32* positions, f32* out, i32 out_s
             f32 span_sum = of_head[0].sum, span_acc[MERGE_EACH];
 #pragma unroll
             for (i32 j = 0; j < MERGE_EACH; j++) span_acc[j] = bits_f32(ahead[0].word[j]);
-            // Without branches, so that no step waits for its factors.
-#pragma unroll
-            for (i32 t = 1; t < SPAN_TILES; t++) {
+            const auto join = [&](i32 t) {
                 const TileFactors tile = of_head[t];
-                const bool is_here = t < span_tiles;
-                span_sum = is_here ? fmaf(tile.sum, tile.right, span_sum * tile.left) : span_sum;
+                span_sum = fmaf(tile.sum, tile.right, span_sum * tile.left);
 #pragma unroll
-                for (i32 j = 0; j < MERGE_EACH; j++) {
-                    const f32 joined = fmaf(bits_f32(ahead[t].word[j]), tile.right, span_acc[j] * tile.left);
-                    span_acc[j] = is_here ? joined : span_acc[j];
+                for (i32 j = 0; j < MERGE_EACH; j++)
+                    span_acc[j] = fmaf(bits_f32(ahead[t].word[j]), tile.right, span_acc[j] * tile.left);
+            };
+            if (span_tiles == SPAN_TILES) {
+                // Without branches, so that no step waits for its factors.
+#pragma unroll
+                for (i32 t = 1; t < SPAN_TILES; t++) join(t);
+            } else {
+#pragma unroll
+                for (i32 t = 1; t < SPAN_TILES; t++) {
+                    if (t >= span_tiles) break;
+                    join(t);
                 }
             }
             spans[slice][thread] = Partial{of_head[span_tiles - 1].max, span_sum};
