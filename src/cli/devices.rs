@@ -22,6 +22,7 @@ use crate::device::cpu::{machine, measure};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::listing::{self, Listed, Listing};
 use crate::device::cuda::vendor::{Architecture, Vendor};
+use crate::device::threads;
 use crate::model::facts::{CardRates, LinkKind, RateSource, StageId};
 use crate::split::budget::format_bytes;
 use crate::transport::wait::{Cancel, Patience, Wait};
@@ -370,7 +371,7 @@ fn measure_all() -> anyhow::Result<Rates> {
     let copy_bytes_per_s = measured("memory copy", gb, &|| Ok(measure::copy_bytes_per_s()))?;
     let decode_bytes_per_s = measured("decode", gb, &|| Ok(measure::decode_bytes_per_s(tier)))?;
     let cpus = machine::allowed_cpus();
-    let all = measured("decode on all CPUs", gb, &|| Ok(measure::decode_bytes_per_s_of(tier, cpus)))?;
+    let all = measured("decode on all CPUs", gb, &|| Ok(measure::decode_bytes_per_s_of(tier, cpus)?))?;
     // Noise must not make all CPUs slower than one.
     let decode_bytes_per_s_all = all.max(decode_bytes_per_s);
     let prompt_macs_per_s = measured("prompt", gmacs, &|| Ok(measure::prompt_macs_per_s(tier)))?;
@@ -436,7 +437,7 @@ fn link_latency_us(hand_offs: u64) -> anyhow::Result<f64> {
     let wait = || Wait::within(HAND_OFF_LIMIT, patience, &cancel);
     std::thread::scope(|scope| {
         // Each side owns its ends: where one fails, dropping them wakes the other.
-        let echo = scope.spawn(move || -> Result<(), LinkError> {
+        let echo = threads::start(scope, move || -> Result<(), LinkError> {
             for i in 0..hand_offs {
                 let values = there_end.take(BatchId(i), &wait())?.host();
                 back.slot(&wait())?.host().copy_from_slice(values);
@@ -444,7 +445,7 @@ fn link_latency_us(hand_offs: u64) -> anyhow::Result<f64> {
                 back.post(BatchId(i), ROW_VALUES)?;
             }
             Ok(())
-        });
+        })?;
         let turn = move || -> Result<f64, LinkError> {
             let start = Instant::now();
             for i in 0..hand_offs {
@@ -473,7 +474,7 @@ fn link_bytes_per_s(chunks: u64) -> anyhow::Result<f64> {
     let patience = Patience::for_threads(2, machine::allowed_cpus());
     let wait = || Wait::within(HAND_OFF_LIMIT, patience, &cancel);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(move || -> Result<(), LinkError> {
+        let reader = threads::start(scope, move || -> Result<(), LinkError> {
             let mut own = vec![0.0f32; spec.slot_values()];
             for i in 0..chunks {
                 own.copy_from_slice(receiver.take(BatchId(i), &wait())?.host());
@@ -481,7 +482,7 @@ fn link_bytes_per_s(chunks: u64) -> anyhow::Result<f64> {
                 receiver.release()?;
             }
             Ok(())
-        });
+        })?;
         let start = Instant::now();
         let write = move || -> Result<(), LinkError> {
             for i in 0..chunks {
