@@ -161,7 +161,7 @@ for cards in 0 "0,1 --layer-split 4" "1,cpu:1 --layer-split 4"; do
     faulty out-of-memory CUDA_ERROR_OUT_OF_MEMORY --gpus $cards
     faulty lost-card CUDA_ERROR_UNKNOWN --gpus $cards
     faulty kernel CUDA_ERROR_ILLEGAL_ADDRESS --gpus $cards
-    faulty no-nvrtc "NVRTC not found" --gpus $cards
+    faulty no-nvrtc "no NVRTC that can be used" --gpus $cards
     faulty old-driver "it is older than NVRTC" --gpus $cards
 done
 faulty lost-card:1 CUDA_ERROR_UNKNOWN --gpus 0,1 --layer-split 4

@@ -74,5 +74,5 @@ refused "not found" plan --gpus hip:0 --hiprtc "$folder/none.so"
 mkdir "$folder/alone"
 ln -s "$emu/libamdhip64.so.6" "$folder/alone/"
 emu=$folder/none refused "no HIP run-time library" plan --gpus hip:0
-emu=$folder/alone refused "hiprtc not found" plan --gpus hip:0
+emu=$folder/alone refused "no hiprtc that can be used" plan --gpus hip:0
 echo "$compared outputs of emulated AMD cards are equal to the last byte"

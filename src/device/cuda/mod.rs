@@ -54,7 +54,7 @@ pub enum CudaError {
     #[error(transparent)]
     Thread(#[from] Refused),
     /// The run-time compiler is missing.
-    #[error("{} not found (searched {searched}); {}", .vendor.compiler(), .vendor.compiler_source())]
+    #[error("no {} that can be used (searched {searched}); {}", .vendor.compiler(), .vendor.compiler_source())]
     NoCompiler {
         /// Whose.
         vendor: Vendor,

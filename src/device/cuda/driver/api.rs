@@ -14,8 +14,8 @@ use std::sync::OnceLock;
 use libloading::Library;
 
 use super::own::CudaOwn;
-use crate::device::cuda::CudaError;
 use crate::device::cuda::vendor::Vendor;
+use crate::device::cuda::{CudaError, libraries};
 use crate::device::hip::driver::HipOwn;
 
 /// What a call gives: both vendors number what went wrong alike, as far as this program looks.
@@ -281,7 +281,7 @@ impl Api {
 
     fn at(vendor: Vendor, place: &str) -> Result<Api, String> {
         // SAFETY: opening a library runs its start-up code: it is the system's own driver.
-        let library = unsafe { Library::new(place) }.map_err(|_| "not found".to_owned())?;
+        let library = unsafe { Library::new(place) }.map_err(|error| libraries::unopened(place, &error))?;
         let calls = Calls::of(&library, vendor)?;
         let own = match vendor {
             Vendor::Cuda => Own::Cuda(CudaOwn::of(&library)?),
