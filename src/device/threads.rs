@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(all, [1, 2, 3, 4]);
         assert_eq!(together(0, work), [5]);
         assert_eq!(beside_as(impossible(), &|| "there", || "here"), ("there", "here"));
-        assert_eq!(beside(|| std::thread::current().id(), || ()).0 == std::thread::current().id(), false);
+        assert_ne!(beside(|| std::thread::current().id(), || ()).0, std::thread::current().id());
     }
 
     #[test]
