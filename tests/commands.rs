@@ -263,6 +263,16 @@ fn what_cannot_work_is_said_in_one_line() {
 }
 
 #[test]
+fn bench_counts_each_batch_in_its_phase() {
+    let base = ["bench", "--model", "models/rand-llama.gguf", "--gpus", "cpu:2", "--reps", "1", "--json"];
+    let report = parsed(&stdout(&[&base[..], &["--pp", "40", "--chunk", "16", "--tg", "8"]].concat()));
+    for (stages, batches) in [("prompt_stages", 3), ("stages", 8)] {
+        let stages = report[stages].as_array().unwrap();
+        assert_eq!(stages.iter().map(|s| s["hand_offs"].as_u64().unwrap()).collect::<Vec<_>>(), [batches; 2]);
+    }
+}
+
+#[test]
 fn a_refused_plan_shows_the_items_and_the_nearest_plan_that_fits() {
     let out = tandem(&["plan", "--card-memory", "20MiB"]);
     let errors = String::from_utf8(out.stderr).unwrap();
