@@ -65,6 +65,7 @@ for cards in hip:0 "hip:0,hip:1 --layer-split 4"; do
         faulty ${fault% *} "${fault#* }" --gpus $cards
     done
 done
+faulty kernel:0 "0 fits two GPUs" --gpus hip:0,0
 refused "numbered from 0" plan --gpus hip:2
 refused "named twice" plan --gpus hip:0,0,hip:0
 refused "join cards of one maker" plan --gpus 0,hip:0 --link peer

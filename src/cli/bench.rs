@@ -13,6 +13,7 @@ use super::args::BenchArgs;
 use super::load::{Prepared, Wanted};
 use super::{input, interrupt, profile, timing};
 use crate::device::cpu::machine;
+use crate::device::cuda::faults::FaultKind;
 use crate::engine::handle::RequestHandle;
 use crate::engine::open::{LinkRun, Opened};
 use crate::engine::request::{Counters, Finish, Request, RequestEvent};
@@ -41,6 +42,13 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let Some(positions) = positions.filter(|n| *n <= CONTEXT_MAX) else {
         bail!("--depth, --pp and --tg need more positions than any context holds, {CONTEXT_MAX}; lower one");
     };
+    if let Some(FaultKind::PeerTest | FaultKind::LinkStop) = args.split.force_fault.map(|fault| fault.kind)
+        && args.profile
+    {
+        bail!(
+            "--force-fault: --profile runs each card alone, without the links that could have it; leave one out"
+        );
+    }
     let mut split = args.split.clone();
     split.ctx = Some(split.ctx.unwrap_or(positions));
     if split.ctx.is_some_and(|ctx| ctx < positions) {
