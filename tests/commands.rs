@@ -256,9 +256,18 @@ fn what_cannot_work_is_said_in_one_line() {
     refused(&["generate", "--prompt", "a b c d e f g h", "--ctx", "2"], &["--ctx"]);
     refused(&["generate", "--prompt-tokens", "1,99999"], &["--prompt-tokens", "99999"]);
     refused(&["generate", "--prompt", "x", "--top-p", "0"], &["--top-p"]);
+    refused(&["generate", "--prompt-tokens", "1", "--temperature", "nan"], &["error: --temperature is NaN"]);
+    for fault in ["link-stop", "peer-test"] {
+        refused(&["bench", "--profile", "--force-fault", fault], &["--force-fault", "--profile"]);
+    }
+    refused(&["plan", "--threads", "10000"], &["--threads 10000", "1024"]);
+    refused(&["plan", "--card-threads", "10000"], &["--card-threads 10000", "1024"]);
     refused(&["generate", "--prompt", ""], &["prompt is empty"]);
     refused(&["logits", "--tokens", "1,99999", "--out", "x.npy"], &["99999", "--tokens"]);
-    refused(&["logits", "--tokens", "1", "--out", "no/such/folder/x.npy"], &["--out"]);
+    refused(
+        &["logits", "--tokens", "1", "--out", "no/such/folder/x.npy"],
+        &["--out: no/such/folder/x.npy", "make its folder"],
+    );
     refused(&["detokenize", "--tokens", "99999"], &["99999"]);
 }
 
