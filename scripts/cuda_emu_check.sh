@@ -161,12 +161,14 @@ for cards in 0 "0,1 --layer-split 4" "1,cpu:1 --layer-split 4"; do
     faulty out-of-memory CUDA_ERROR_OUT_OF_MEMORY --gpus $cards
     faulty lost-card CUDA_ERROR_UNKNOWN --gpus $cards
     faulty kernel CUDA_ERROR_ILLEGAL_ADDRESS --gpus $cards
-    faulty no-nvrtc "NVRTC not found" --gpus $cards
+    faulty no-nvrtc "no NVRTC that can be used" --gpus $cards
     faulty old-driver "it is older than NVRTC" --gpus $cards
 done
 faulty lost-card:1 CUDA_ERROR_UNKNOWN --gpus 0,1 --layer-split 4
 faulty kernel:0 CUDA_ERROR_ILLEGAL_ADDRESS --gpus 1,0 --layer-split 4
 faulty kernel "no GPU that could fail" --gpus cpu:1
+faulty lost-card:7 "no GPU 7 that could fail" --gpus 0
+faulty no-nvrtc:1 "--gpus 1 (" --gpus 0,1
 
 # Links that fail: the next kind carries the rows, or the one that was named is refused; one that stops ends the requests
 # of the card that waits.
@@ -185,6 +187,7 @@ for cards in 0 0,cpu:1 "0,1 --layer-split 4 --link staged"; do
     # shellcheck disable=SC2086 # as above
     faulty link-stop "no link between GPUs could have it" --gpus $cards
 done
+faulty link-stop:1 "no link between GPUs could have it" --gpus 0,1 --layer-split 4
 
 refused "numbered from 0" plan --gpus 2
 refused "named twice" plan --gpus 0,0

@@ -65,6 +65,7 @@ for cards in hip:0 "hip:0,hip:1 --layer-split 4"; do
         faulty ${fault% *} "${fault#* }" --gpus $cards
     done
 done
+faulty kernel:0 "0 fits two GPUs" --gpus hip:0,0
 refused "numbered from 0" plan --gpus hip:2
 refused "named twice" plan --gpus hip:0,0,hip:0
 refused "join cards of one maker" plan --gpus 0,hip:0 --link peer
@@ -74,5 +75,5 @@ refused "not found" plan --gpus hip:0 --hiprtc "$folder/none.so"
 mkdir "$folder/alone"
 ln -s "$emu/libamdhip64.so.6" "$folder/alone/"
 emu=$folder/none refused "no HIP run-time library" plan --gpus hip:0
-emu=$folder/alone refused "hiprtc not found" plan --gpus hip:0
+emu=$folder/alone refused "no hiprtc that can be used" plan --gpus hip:0
 echo "$compared outputs of emulated AMD cards are equal to the last byte"

@@ -256,10 +256,29 @@ fn what_cannot_work_is_said_in_one_line() {
     refused(&["generate", "--prompt", "a b c d e f g h", "--ctx", "2"], &["--ctx"]);
     refused(&["generate", "--prompt-tokens", "1,99999"], &["--prompt-tokens", "99999"]);
     refused(&["generate", "--prompt", "x", "--top-p", "0"], &["--top-p"]);
+    refused(&["generate", "--prompt-tokens", "1", "--temperature", "nan"], &["error: --temperature is NaN"]);
+    for fault in ["link-stop", "peer-test"] {
+        refused(&["bench", "--profile", "--force-fault", fault], &["--force-fault", "--profile"]);
+    }
+    refused(&["plan", "--threads", "10000"], &["--threads 10000", "1024"]);
+    refused(&["plan", "--card-threads", "10000"], &["--card-threads 10000", "1024"]);
     refused(&["generate", "--prompt", ""], &["prompt is empty"]);
     refused(&["logits", "--tokens", "1,99999", "--out", "x.npy"], &["99999", "--tokens"]);
-    refused(&["logits", "--tokens", "1", "--out", "no/such/folder/x.npy"], &["--out"]);
+    refused(
+        &["logits", "--tokens", "1", "--out", "no/such/folder/x.npy"],
+        &["--out: no/such/folder/x.npy", "make its folder"],
+    );
     refused(&["detokenize", "--tokens", "99999"], &["99999"]);
+}
+
+#[test]
+fn bench_counts_each_batch_in_its_phase() {
+    let base = ["bench", "--model", "models/rand-llama.gguf", "--gpus", "cpu:2", "--reps", "1", "--json"];
+    let report = parsed(&stdout(&[&base[..], &["--pp", "40", "--chunk", "16", "--tg", "8"]].concat()));
+    for (stages, batches) in [("prompt_stages", 3), ("stages", 8)] {
+        let stages = report[stages].as_array().unwrap();
+        assert_eq!(stages.iter().map(|s| s["hand_offs"].as_u64().unwrap()).collect::<Vec<_>>(), [batches; 2]);
+    }
 }
 
 #[test]

@@ -83,6 +83,11 @@ fn nothing_unfinished_is_left_in_the_code() {
 }
 
 #[test]
+fn a_thread_that_the_system_refuses_is_no_panic() {
+    clean(rules::panicking_threads(&src()));
+}
+
+#[test]
 fn nothing_is_unwrapped_outside_tests() {
     clean(rules::unwraps(&src()));
 }

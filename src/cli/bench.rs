@@ -1,23 +1,21 @@
 //! `tandem bench`: prompt and decode speed, measured on the running engine.
 //!
 //! One repetition reads a prompt of `--pp` tokens behind `--depth` others and decodes `--tg` given tokens behind it. Times of
-//! cards are those of the last repetition: up to the end of the last sequence's prompt, and from there on.
+//! cards are those of the last repetition: up to the last batch of a prompt that each card ran, and from there on.
 //! Invariant: model loading and the first repetition are never timed.
 
 use std::io::Write as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, bail};
-use parking_lot::Mutex;
 use serde_json::json;
 
 use super::args::BenchArgs;
 use super::load::{Prepared, Wanted};
 use super::{input, interrupt, profile, timing};
 use crate::device::cpu::machine;
+use crate::device::cuda::faults::FaultKind;
 use crate::engine::handle::RequestHandle;
 use crate::engine::open::{LinkRun, Opened};
-use crate::engine::pipeline::StageStats;
 use crate::engine::request::{Counters, Finish, Request, RequestEvent};
 use crate::split::options::CONTEXT_MAX;
 use crate::split::plan::StagePlan;
@@ -31,24 +29,6 @@ struct Rates {
     prompt_tok_s: f64,
     decode_tok_s: f64,
     last_argmax: Option<u32>,
-    prompt_stats: Vec<StageStats>,
-}
-
-/// Waits for the end of all sequences' prompts; then the times of decode begin.
-struct Phases<'a> {
-    opened: &'a Opened,
-    /// Sequences whose prompts are being read.
-    reading: AtomicUsize,
-    prompt_stats: Mutex<Vec<StageStats>>,
-}
-
-impl Phases<'_> {
-    /// A sequence's prompt has been read.
-    fn prompt_read(&self) {
-        if self.reading.fetch_sub(1, Ordering::AcqRel) == 1 {
-            *self.prompt_stats.lock() = self.opened.engine.take_stats();
-        }
-    }
 }
 
 /// Runs the command.
@@ -62,6 +42,13 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let Some(positions) = positions.filter(|n| *n <= CONTEXT_MAX) else {
         bail!("--depth, --pp and --tg need more positions than any context holds, {CONTEXT_MAX}; lower one");
     };
+    if let Some(FaultKind::PeerTest | FaultKind::LinkStop) = args.split.force_fault.map(|fault| fault.kind)
+        && args.profile
+    {
+        bail!(
+            "--force-fault: --profile runs each card alone, without the links that could have it; leave one out"
+        );
+    }
     let mut split = args.split.clone();
     split.ctx = Some(split.ctx.unwrap_or(positions));
     if split.ctx.is_some_and(|ctx| ctx < positions) {
@@ -136,10 +123,8 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
         handles.push(handle);
     }
     // Each request has a reader of its own: one that nobody reads is held back, and would decode alone later.
-    let reading = AtomicUsize::new(args.sequences);
-    let phases = &Phases { opened, reading, prompt_stats: Mutex::default() };
     let readers = std::thread::scope(|scope| {
-        let start = |handle| std::thread::Builder::new().spawn_scoped(scope, move || read(handle, phases));
+        let start = |handle| std::thread::Builder::new().spawn_scoped(scope, move || read(handle));
         let readers: std::io::Result<Vec<_>> = handles.into_iter().map(start).collect();
         // Where one cannot start, its request and those behind it are dropped, which cancels them.
         readers.map(|readers| readers.into_iter().map(|r| r.join()).collect::<Vec<_>>())
@@ -159,12 +144,11 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
         prompt_tok_s: rate(args.pp, span(|c| c.prompt_ns)),
         decode_tok_s: rate(args.tg, span(|c| c.decode_ns)),
         last_argmax,
-        prompt_stats: std::mem::take(&mut *phases.prompt_stats.lock()),
     })
 }
 
 /// Reads a request to its end: what the model chose last, and what the request took.
-fn read(mut handle: RequestHandle, phases: &Phases<'_>) -> anyhow::Result<(Option<u32>, Counters)> {
+fn read(mut handle: RequestHandle) -> anyhow::Result<(Option<u32>, Counters)> {
     let mut last_argmax = None;
     while let Some(event) = handle.next_event() {
         match event {
@@ -172,7 +156,6 @@ fn read(mut handle: RequestHandle, phases: &Phases<'_>) -> anyhow::Result<(Optio
             RequestEvent::Finished { finish: Finish::Failed(error), .. } => return Err(error.into()),
             RequestEvent::Finished { finish: Finish::Cancelled, .. } => bail!("interrupted"),
             RequestEvent::Finished { counters, .. } => return Ok((last_argmax, counters)),
-            RequestEvent::Prompt { read, total } if read == total => phases.prompt_read(),
             RequestEvent::Prompt { .. } | RequestEvent::Logits { .. } => {}
         }
     }
@@ -203,8 +186,7 @@ pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]) -> anyhow::Result<()> {
     let mib = |bytes: Option<u64>| bytes.map(|b| b as f64 / f64::from(1 << 20));
-    let prompt_stats = runs.last().map_or(Vec::new(), |r| r.prompt_stats.clone());
-    let decode_stats = opened.engine.stats();
+    let (prompt_stats, decode_stats) = opened.engine.stats_of_phases();
     let value = json!({
         "model": prepared.model.file.path().display().to_string(),
         "prompt_tok_s": median(runs.iter().map(|r| r.prompt_tok_s)),

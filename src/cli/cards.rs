@@ -11,6 +11,7 @@ use super::gpu_probe::CardSpeed;
 use crate::device::cpu::machine;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cuda::driver::Device;
+use crate::device::cuda::faults::ForcedFault;
 use crate::device::cuda::listing::{self, DECODE_OP_US, Listing};
 use crate::device::cuda::vendor::{Architecture, Vendor};
 use crate::engine::linking::LinkChoice;
@@ -112,8 +113,8 @@ fn chosen(args: &SplitArgs) -> anyhow::Result<(Vec<Named>, Listings)> {
 pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
     args.compilers.check()?;
     let (all, listings) = chosen(args)?;
-    if args.force_fault.is_some() && listings.0.is_empty() {
-        bail!("--force-fault: there is no GPU that could fail; name one with --gpus 0");
+    if let Some(fault) = args.force_fault {
+        meets_a_card(fault, &all)?;
     }
     if all.len() > CARDS_MAX {
         bail!("--gpus names {} cards; a plan has at most {CARDS_MAX}, name fewer", all.len());
@@ -181,6 +182,28 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
         tier,
         cuda: (!devices.is_empty()).then_some(CudaChoice { devices, kernels }),
     })
+}
+
+/// Refuses a forced fault that no card could have, or two cards where one is meant.
+fn meets_a_card(fault: ForcedFault, all: &[Named]) -> anyhow::Result<()> {
+    let numbers: Vec<usize> = all
+        .iter()
+        .filter_map(|card| match card {
+            Named::Virtual => None,
+            Named::Gpu(_, number) => Some(*number),
+        })
+        .collect();
+    if numbers.is_empty() {
+        bail!("--force-fault: there is no GPU that could fail; name one with --gpus 0");
+    }
+    let Some(number) = fault.card else { return Ok(()) };
+    match numbers.iter().filter(|other| **other == number).count() {
+        0 => bail!("--force-fault: there is no GPU {number} that could fail; name it with --gpus {number}"),
+        1 => Ok(()),
+        _ => bail!(
+            "--force-fault: {number} fits two GPUs of --gpus; name one of them with --gpus, or no number"
+        ),
+    }
 }
 
 /// Says once of each architecture what runs there in place of what CUDA cards have.
@@ -279,7 +302,8 @@ fn threads(args: &SplitArgs) -> anyhow::Result<CpuThreads> {
     Ok(match (args.threads, args.card_threads) {
         (Some(0), _) => bail!("--threads 0 computes nothing; give at least 1"),
         (_, Some(0)) => bail!("--card-threads 0 computes nothing; give at least 1"),
-        (Some(n), _) | (_, Some(n)) if n > 1024 => bail!("{n} threads are more than 1024; give fewer"),
+        (Some(n), _) if n > 1024 => bail!("--threads {n} is more than 1024; give fewer"),
+        (_, Some(n)) if n > 1024 => bail!("--card-threads {n} is more than 1024; give fewer"),
         (_, Some(n)) => CpuThreads::PerCard(n),
         (Some(n), None) => CpuThreads::Shared(n),
         (None, None) => CpuThreads::Shared(machine::allowed_cpus()),
@@ -303,6 +327,26 @@ mod tests {
             ("hip:1,1,hip:0", vec![hip(1), cuda(1), hip(0)]),
         ] {
             assert_eq!(named(text).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fault_is_refused_where_no_card_or_more_than_one_could_have_it() {
+        let check = |fault: &str, cards: &str| {
+            let checked = meets_a_card(fault.parse().unwrap(), &named(cards).unwrap());
+            checked.map_err(|error| error.to_string())
+        };
+        for (fault, cards) in [("lost-card", "0"), ("lost-card:1", "cpu:1,1"), ("kernel", "0,hip:0")] {
+            assert_eq!(check(fault, cards), Ok(()), "{fault} {cards}");
+        }
+        for (fault, cards, word) in [
+            ("lost-card", "cpu:2", "no GPU that could fail"),
+            ("lost-card:7", "0", "no GPU 7 that could fail"),
+            ("out-of-memory:1", "0,cpu:1", "no GPU 1 that could fail"),
+            ("kernel:0", "hip:0,0", "0 fits two GPUs"),
+        ] {
+            let error = check(fault, cards).unwrap_err();
+            assert!(error.starts_with("--force-fault: ") && error.contains(word), "{error}");
         }
     }
 

@@ -22,6 +22,7 @@ use crate::device::cpu::{machine, measure};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::listing::{self, Listed, Listing};
 use crate::device::cuda::vendor::{Architecture, Vendor};
+use crate::device::threads;
 use crate::model::facts::{CardRates, LinkKind, RateSource, StageId};
 use crate::split::budget::format_bytes;
 use crate::transport::wait::{Cancel, Patience, Wait};
@@ -34,8 +35,9 @@ const VERSION: u64 = 5;
 const RATE_MIN: f64 = 1e-6;
 const RATE_MAX: f64 = 1e18;
 
-/// Bytes of such a file, at most.
-const FILE_MAX: u64 = 1 << 16;
+/// Bytes of such a file, at most, read and written: 16 cards of each maker, every one linked to all others of its maker in
+/// three ways, take 0.4 MB.
+const FILE_MAX: usize = 1 << 20;
 
 /// Samples of each measurement, of which the median is kept.
 const SAMPLES: usize = 5;
@@ -149,27 +151,32 @@ pub(super) fn gpu_rates(vendor: Vendor) -> GpuRates {
 /// Rates measured earlier on this processor. The file is read, and complained about, once.
 fn measured_rates() -> Option<Rates> {
     static READ: OnceLock<Option<Rates>> = OnceLock::new();
-    READ.get_or_init(read_rates).clone()
+    let read = || {
+        let path = rates_path()?;
+        read_rates(&path, &machine::cpu_name()).unwrap_or_else(|what| {
+            tracing::warn!(
+                "{}: {what}; rates are ignored, run `tandem devices --measure` again",
+                path.display()
+            );
+            None
+        })
+    };
+    READ.get_or_init(read).clone()
 }
 
-fn read_rates() -> Option<Rates> {
-    let path = rates_path()?;
+fn read_rates(path: &Path, cpu: &str) -> Result<Option<Rates>, String> {
     // Not a pipe that nobody writes to, and nothing large.
-    let text = match fs::metadata(&path) {
-        Ok(found) if !found.is_file() || found.len() > FILE_MAX => Err(ErrorKind::InvalidData.into()),
-        Ok(_) => fs::read_to_string(&path),
+    let text = match fs::metadata(path) {
+        Ok(found) if !found.is_file() || found.len() > FILE_MAX as u64 => Err(ErrorKind::InvalidData.into()),
+        Ok(_) => fs::read_to_string(path),
         Err(error) => Err(error),
     };
-    let read = match text {
-        Ok(text) => Rates::parse(&text, &machine::cpu_name()),
+    match text {
+        Ok(text) => Rates::parse(&text, cpu),
         // A home that is no folder holds no file either.
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(error.to_string()),
-    };
-    read.unwrap_or_else(|what| {
-        tracing::warn!("{}: {what}; rates are ignored, run `tandem devices --measure` again", path.display());
-        None
-    })
+    }
 }
 
 /// Runs the command. Rates that cannot be kept are shown before the error says so.
@@ -370,7 +377,7 @@ fn measure_all() -> anyhow::Result<Rates> {
     let copy_bytes_per_s = measured("memory copy", gb, &|| Ok(measure::copy_bytes_per_s()))?;
     let decode_bytes_per_s = measured("decode", gb, &|| Ok(measure::decode_bytes_per_s(tier)))?;
     let cpus = machine::allowed_cpus();
-    let all = measured("decode on all CPUs", gb, &|| Ok(measure::decode_bytes_per_s_of(tier, cpus)))?;
+    let all = measured("decode on all CPUs", gb, &|| Ok(measure::decode_bytes_per_s_of(tier, cpus)?))?;
     // Noise must not make all CPUs slower than one.
     let decode_bytes_per_s_all = all.max(decode_bytes_per_s);
     let prompt_macs_per_s = measured("prompt", gmacs, &|| Ok(measure::prompt_macs_per_s(tier)))?;
@@ -409,8 +416,15 @@ fn keep(path: &Path, rates: &Rates) -> anyhow::Result<()> {
     let folder = path.parent().context("the file of rates has no folder")?;
     let advice = "the rates are not kept; make its folder writable";
     fs::create_dir_all(folder).with_context(|| format!("{}: {advice}", path.display()))?;
+    let text = serde_json::to_string_pretty(rates)?;
+    if text.len() > FILE_MAX {
+        bail!(
+            "the rates of so many cards take {} B, and a file of {FILE_MAX} B is read; hide some",
+            text.len()
+        );
+    }
     let mut out = OutFile::create(path, &[], Models::Kept).context(advice)?;
-    out.write_all(serde_json::to_string_pretty(rates)?.as_bytes()).context(advice)?;
+    out.write_all(text.as_bytes()).context(advice)?;
     out.finish().context(advice)
 }
 
@@ -436,7 +450,7 @@ fn link_latency_us(hand_offs: u64) -> anyhow::Result<f64> {
     let wait = || Wait::within(HAND_OFF_LIMIT, patience, &cancel);
     std::thread::scope(|scope| {
         // Each side owns its ends: where one fails, dropping them wakes the other.
-        let echo = scope.spawn(move || -> Result<(), LinkError> {
+        let echo = threads::start(scope, move || -> Result<(), LinkError> {
             for i in 0..hand_offs {
                 let values = there_end.take(BatchId(i), &wait())?.host();
                 back.slot(&wait())?.host().copy_from_slice(values);
@@ -444,7 +458,7 @@ fn link_latency_us(hand_offs: u64) -> anyhow::Result<f64> {
                 back.post(BatchId(i), ROW_VALUES)?;
             }
             Ok(())
-        });
+        })?;
         let turn = move || -> Result<f64, LinkError> {
             let start = Instant::now();
             for i in 0..hand_offs {
@@ -473,7 +487,7 @@ fn link_bytes_per_s(chunks: u64) -> anyhow::Result<f64> {
     let patience = Patience::for_threads(2, machine::allowed_cpus());
     let wait = || Wait::within(HAND_OFF_LIMIT, patience, &cancel);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(move || -> Result<(), LinkError> {
+        let reader = threads::start(scope, move || -> Result<(), LinkError> {
             let mut own = vec![0.0f32; spec.slot_values()];
             for i in 0..chunks {
                 own.copy_from_slice(receiver.take(BatchId(i), &wait())?.host());
@@ -481,7 +495,7 @@ fn link_bytes_per_s(chunks: u64) -> anyhow::Result<f64> {
                 receiver.release()?;
             }
             Ok(())
-        });
+        })?;
         let start = Instant::now();
         let write = move || -> Result<(), LinkError> {
             for i in 0..chunks {
@@ -596,6 +610,20 @@ mod tests {
     fn samples_that_lie_far_apart_are_named() {
         assert_eq!(spread(&[1.0, 1.4, 1.2]), None);
         assert_eq!(spread(&[2.0, 155.0, 1.36]), Some((1.36, 155.0)));
+    }
+
+    #[test]
+    fn the_rates_of_16_linked_cards_of_each_maker_are_kept_and_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("devices.json");
+        let (gpus, hip) = (GpuRates::linked(16), GpuRates::linked(16));
+        let expected = Rates { gpus, hip, ..rates() };
+        keep(&path, &expected).unwrap();
+        assert_eq!(read_rates(&path, "a processor"), Ok(Some(expected)));
+        let more = Rates { gpus: GpuRates::linked(80), ..rates() };
+        assert!(keep(&path, &more).unwrap_err().to_string().contains("so many cards"));
+        fs::write(&path, vec![b' '; FILE_MAX + 1]).unwrap();
+        assert!(read_rates(&path, "a processor").is_err());
     }
 
     #[test]

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::args::GenerateArgs;
 use super::load::Prepared;
 use super::{input, interrupt};
+use crate::engine::error::EngineError;
 use crate::engine::open::Opened;
 use crate::engine::request::{Counters, Finish, Request, RequestEvent};
 use crate::engine::sample::SamplingOptions;
@@ -49,11 +50,14 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
         ..Request::default()
     };
     // Before a large model is loaded for nothing.
-    let checked = request.check(&prepared.options);
-    if args.prompt_tokens.is_some() {
-        checked.context("--prompt-tokens")?
-    } else {
-        checked?
+    let of_prompt = |error: &EngineError| {
+        matches!(error, EngineError::TokenOutOfRange { .. } | EngineError::PromptTooLong { .. })
+    };
+    match request.check(&prepared.options) {
+        Err(error) if args.prompt_tokens.is_some() && of_prompt(&error) => {
+            return Err(error).context("--prompt-tokens");
+        }
+        checked => checked?,
     }
     warn_of_draws(args);
     let plan = prepared.plan()?;

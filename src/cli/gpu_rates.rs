@@ -53,6 +53,32 @@ struct GpuLink {
 }
 
 impl GpuRates {
+    /// Of so many cards, all linked in every way.
+    #[cfg(test)]
+    pub(super) fn linked(cards: usize) -> GpuRates {
+        let number = |n: usize| (n as f64 + 1.0) * 12_345_678_901.25;
+        let card = |n: usize| GpuCard {
+            number: n,
+            name: "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition".to_owned(),
+            copy_bytes_per_s: number(n),
+            upload_bytes_per_s: number(n),
+            decode_bytes_per_s: number(n),
+            decode_op_us: number(n),
+            prompt_macs_per_s: number(n),
+        };
+        let pairs =
+            (0..cards).flat_map(|from| (0..cards).filter(move |to| *to != from).map(move |to| (from, to)));
+        let link = |(from, to), kind| {
+            let (latency_us, bytes_per_s, window_us) = (number(from), number(to), number(from));
+            GpuLink { from, to, kind, latency_us, bytes_per_s, window_us }
+        };
+        let kinds = [LinkKind::Peer, LinkKind::Mapped, LinkKind::Staged];
+        GpuRates {
+            cards: (0..cards).map(card).collect(),
+            links: pairs.flat_map(|pair| kinds.map(|kind| link(pair, kind))).collect(),
+        }
+    }
+
     /// All numbers that a planner might divide by.
     pub(super) fn numbers(&self) -> impl Iterator<Item = f64> {
         let rates = |c: &GpuCard| {

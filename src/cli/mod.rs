@@ -51,6 +51,7 @@ pub fn run() -> ExitCode {
     };
     start_log();
     interrupt::watch();
+    crate::gguf::lost_pages::watch();
     let result = match arguments.command {
         args::Command::Generate(a) => generate::run(&a),
         args::Command::Plan(a) => plan::run(&a),

@@ -77,7 +77,7 @@ impl OutFile {
             // What any program's new file gets: the mask of the user decides.
             builder.permissions(fs::Permissions::from_mode(0o666));
         }
-        let file = builder.tempfile_in(folder).with_context(|| format!("{name}: cannot be written"))?;
+        let file = builder.tempfile_in(folder).map_err(|e| told(&target, &e))?;
         let part = Unfinished::new(file.path());
         if let Some(permissions) = permissions.map(plain) {
             file.as_file()
@@ -101,14 +101,26 @@ impl OutFile {
     /// Ends the file and gives it its name.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         let OutFile { file, target, part } = self;
-        let name = target.display();
-        let file = file.into_inner().map_err(|e| e.into_error());
-        let file = file.with_context(|| format!("{name}: cannot be written to its end"))?;
-        let placed = file.persist(&target).map_err(|e| e.error);
+        let file = file.into_inner().map_err(|e| told(&target, &e.into_error()))?;
+        let placed = file.persist(&target).map_err(|e| told(&target, &e.error));
         drop(part);
-        placed.with_context(|| format!("{name}: cannot be put in place"))?;
+        placed?;
         Ok(())
     }
+}
+
+/// An error of the unfinished file as one of the file that was asked for, with what to do.
+fn told(target: &Path, error: &io::Error) -> io::Error {
+    let text = error.to_string();
+    // The name of the unfinished file follows; nobody knows it.
+    let what = text.split(" at path ").next().unwrap_or_default();
+    let advice = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => "; make its folder first",
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => "; name a place where you may write",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; free some space there, or name another place",
+        _ => "",
+    };
+    io::Error::new(error.kind(), format!("{}: cannot be written: {what}{advice}", target.display()))
 }
 
 /// Whether it begins as GGUF files do.
@@ -132,11 +144,11 @@ fn plain(permissions: fs::Permissions) -> fs::Permissions {
 
 impl Write for OutFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        self.file.write(bytes).map_err(|error| told(&self.target, &error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.file.flush().map_err(|error| told(&self.target, &error))
     }
 }
 
@@ -210,6 +222,24 @@ mod tests {
         let input = [path.clone()];
         assert!(OutFile::create(&path, &input, Models::Replaced).unwrap_err().to_string().contains("reads"));
         assert_eq!(names(folder.path()), ["model.gguf"]);
+    }
+
+    #[test]
+    fn an_error_names_the_file_that_was_asked_for_and_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("missing").join("out");
+        let error = format!("{:#}", write(&path, &[]).unwrap_err());
+        assert!(error.starts_with(&format!("{}: cannot be written: ", path.display())), "{error}");
+        assert!(error.ends_with("; make its folder first") && !error.contains(".tandem-"), "{error}");
+        let full = io::Error::from(ErrorKind::StorageFull);
+        let full = io::Error::new(full.kind(), format!("{full} at path \"/x/.tandem-1.part\""));
+        let error = told(Path::new("/x/out"), &full);
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        let error = error.to_string();
+        assert!(
+            error.starts_with("/x/out: ") && !error.contains(".part") && error.contains("free"),
+            "{error}"
+        );
     }
 
     #[cfg(unix)]

@@ -19,8 +19,23 @@ pub(super) fn bar(style: &str, all: u64) -> ProgressBar {
     };
     let bar = ProgressBar::with_draw_target(None, target);
     restyle(&bar, style, all);
-    bar.enable_steady_tick(TICK);
+    if !bar.is_hidden() {
+        tick(&bar);
+    }
     bar
+}
+
+/// Draws the bar while it is there and not finished; where the system refuses a thread, it is drawn as its figures change.
+fn tick(bar: &ProgressBar) {
+    let bar = bar.downgrade();
+    let ticks = move || {
+        while let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) {
+            bar.tick();
+            drop(bar);
+            std::thread::sleep(TICK);
+        }
+    };
+    let _ = std::thread::Builder::new().spawn(ticks);
 }
 
 /// The same bar over something else.

@@ -14,6 +14,7 @@ use super::interrupt;
 use super::out_file::OutFile;
 use super::progress;
 use crate::device::cpu::machine;
+use crate::device::threads;
 use crate::gguf::formats::random::RandomBlocks;
 use crate::gguf::writer::{Layout, TensorSpec, head};
 use crate::gguf::{File, TensorType};
@@ -146,25 +147,29 @@ fn write_tensors(blueprint: &Blueprint, seed: u64, bytes: u64, out: &mut dyn Wri
     let bar = progress::bar(WRITING, bytes);
     let stop = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {
-        let makers: Vec<Receiver<Vec<u8>>> = (0..threads)
+        // Where the system refuses a thread, the writer makes its pieces.
+        let makers: Vec<Option<Receiver<Vec<u8>>>> = (0..threads)
             .map(|thread| {
                 let (sender, receiver) = sync_channel(WAITING);
                 let (pieces, stop) = (&pieces, &stop);
-                scope.spawn(move || {
+                let started = threads::start(scope, move || {
                     let own = pieces.iter().skip(thread).step_by(threads);
                     make(&blueprint.tensors, own, seed, stop, &sender);
                 });
-                receiver
+                started.is_ok().then_some(receiver)
             })
             .collect();
+        let mut own = Maker::new(&blueprint.tensors, seed);
         let mut write = || {
-            for number in 0..pieces.len() {
+            for (number, piece) in pieces.iter().enumerate() {
                 if interrupt::happened() {
                     bail!("interrupted");
                 }
-                let piece =
-                    makers[number % threads].recv().context("a thread that makes weights ended early")?;
-                out.write_all(&piece).context("the file cannot be written to its end")?;
+                let piece = match &makers[number % threads] {
+                    Some(maker) => maker.recv().context("a thread that makes weights ended early")?,
+                    None => own.piece(piece),
+                };
+                out.write_all(&piece)?;
                 bar.inc(piece.len() as u64);
             }
             Ok(())
@@ -186,30 +191,45 @@ fn make<'a>(
     stop: &AtomicBool,
     sender: &SyncSender<Vec<u8>>,
 ) {
-    let mut blocks: Option<(usize, RandomBlocks)> = None;
+    let mut maker = Maker::new(tensors, seed);
     for piece in pieces {
-        if stop.load(Ordering::Relaxed) {
+        if stop.load(Ordering::Relaxed) || sender.send(maker.piece(piece)).is_err() {
             return;
         }
-        let Planned { spec, fill, .. } = &tensors[piece.tensor];
-        if blocks.as_ref().is_none_or(|(tensor, _)| *tensor != piece.tensor) {
+    }
+}
+
+/// Makes pieces, best those of a tensor one after the other.
+struct Maker<'a> {
+    tensors: &'a [Planned],
+    seed: u64,
+    /// Of the last piece's tensor.
+    blocks: Option<(usize, RandomBlocks)>,
+}
+
+impl Maker<'_> {
+    fn new(tensors: &[Planned], seed: u64) -> Maker<'_> {
+        Maker { tensors, seed, blocks: None }
+    }
+
+    fn piece(&mut self, piece: &Piece) -> Vec<u8> {
+        let Planned { spec, fill, .. } = &self.tensors[piece.tensor];
+        if self.blocks.as_ref().is_none_or(|(tensor, _)| *tensor != piece.tensor) {
             let random = match fill {
                 Fill::Norm => RandomBlocks::around(spec.ty, 1.0, 0.05),
                 Fill::Random(rms) => RandomBlocks::new(spec.ty, *rms),
             };
-            blocks = random.map(|random| (piece.tensor, random));
+            self.blocks = random.map(|random| (piece.tensor, random));
         }
         let mut bytes = vec![0u8; piece.bytes as usize];
-        if let Some((_, random)) = &blocks {
+        if let Some((_, random)) = &self.blocks {
             let place = (piece.tensor as u64) << 32 | piece.number;
             random.fill(
-                seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ place.wrapping_mul(0xd6e8_feb8_6659_fd93),
+                self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ place.wrapping_mul(0xd6e8_feb8_6659_fd93),
                 &mut bytes,
             );
         }
         bytes.resize((piece.bytes + piece.padding) as usize, 0);
-        if sender.send(bytes).is_err() {
-            return;
-        }
+        bytes
     }
 }

@@ -1,7 +1,7 @@
 //! What flows through the stages: rows of (state, position), and the pages that their states own on a card.
 //!
 //! Invariants: rows of one state have rising, neighbouring positions inside a batch; up to eight rows are a window,
-//! more are a chunk. Does not know: sequences, prompts, sampling.
+//! more are a chunk. Does not know: sequences, sampling.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,6 +75,16 @@ impl Interest {
     }
 }
 
+/// What a batch does for its sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub enum Phase {
+    /// Reads a prompt.
+    Prompt,
+    /// Makes tokens.
+    #[default]
+    Decode,
+}
+
 /// Rows that run together.
 #[derive(Clone, Debug)]
 pub struct Batch {
@@ -82,6 +92,8 @@ pub struct Batch {
     pub id: BatchId,
     /// One to `batch_rows_max` rows.
     pub rows: Vec<BatchRow>,
+    /// What for: cards do not ask, times are counted by it.
+    pub phase: Phase,
     /// Lost where the one request that they belong to has ended.
     pub interest: Interest,
 }
@@ -105,9 +117,9 @@ pub enum BatchKind {
 }
 
 impl Batch {
-    /// A batch that is wanted to its end.
+    /// A batch that makes tokens and is wanted to its end.
     pub fn new(id: BatchId, rows: Vec<BatchRow>) -> Batch {
-        Batch { id, rows, interest: Interest::default() }
+        Batch { id, rows, phase: Phase::default(), interest: Interest::default() }
     }
 
     /// Window or chunk.

@@ -12,6 +12,7 @@ pub mod cuda;
 pub mod hip;
 pub mod ledger;
 pub mod lower;
+pub mod threads;
 
 use crate::gguf;
 use crate::model::facts::{Activations, CardFacts, CardId, KvFormat, LinkKind, PageId, SlotId, StageProgram};

@@ -12,10 +12,10 @@ use super::error::EngineError;
 use super::options::EngineOptions;
 use super::request::{Counters, Finish, Request, RequestEvent, RequestId};
 use super::sample::Sampler;
-use super::schedule::{self, Load, Next, Phase};
+use super::schedule::{self, Load, Next};
 use super::sequence::{Absorb, Part, Sequence};
 use super::stage::{StageCommand, StageDeath};
-use crate::device::batch::{Batch, BatchId, BatchRow, Interest};
+use crate::device::batch::{Batch, BatchId, BatchRow, Interest, Phase};
 use crate::model::facts::{CardId, StateId, WINDOW_ROWS_MAX};
 
 /// What happens to the coordinator.
@@ -416,7 +416,7 @@ impl Coordinator {
         now_ns: u64,
         actions: &mut Vec<CoordinatorAction>,
     ) {
-        let mut batch = Batch::new(BatchId(self.batches_posted), rows);
+        let mut batch = Batch { phase, ..Batch::new(BatchId(self.batches_posted), rows) };
         // A window of several requests goes on while one of them does; it is short.
         if let [part] = parts.as_slice() {
             batch.interest = self.sequences[part.state.index()]

@@ -79,7 +79,7 @@ pub enum EngineError {
         queued: usize,
     },
     /// A stage ended; all states of its card are lost with it.
-    #[error("{card} failed: {cause}; restart, on other cards if it happens again")]
+    #[error("{card} failed: {}", died(*card, cause))]
     StageDied {
         /// Which card.
         card: CardId,
@@ -141,4 +141,34 @@ pub enum EngineError {
         /// Which invariant broke.
         what: String,
     },
+}
+
+/// A cause with what to do, each said once: a card's own error begins with its name and may say to start again.
+fn died(card: CardId, cause: &str) -> String {
+    let own = cause.strip_prefix(&format!("{card}: ")).unwrap_or(cause);
+    let again = if own.ends_with("start again") { "" } else { "; start again" };
+    format!("{own}{again}, on other cards if it happens again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_death_says_its_card_and_what_to_do_once() {
+        for (cause, expected) in [
+            (
+                "card 0: cuLaunch: lost; check the log, and start again",
+                "card 0 failed: cuLaunch: lost; check the log, and start again, on other cards if it happens again",
+            ),
+            ("panic: x", "card 0 failed: panic: x; start again, on other cards if it happens again"),
+            (
+                "card 1: no rows",
+                "card 0 failed: card 1: no rows; start again, on other cards if it happens again",
+            ),
+        ] {
+            let error = EngineError::StageDied { card: CardId(0), cause: cause.to_owned() };
+            assert_eq!(error.to_string(), expected);
+        }
+    }
 }

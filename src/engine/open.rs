@@ -236,7 +236,8 @@ pub fn open(
     for at in 1..lowered.len() {
         arrivals.push(Some(link(&mut lowered[at - 1..=at], &mut plan, choice, &options)?));
     }
-    meets_a_link(choice, arrivals.iter().flatten())?;
+    let from = plan.stages.iter().map(|stage| stage.card);
+    meets_a_link(choice, arrivals.iter().flatten().zip(from))?;
     let links = arrivals.iter().flatten().zip(1..);
     let links = links.map(|(l, to)| LinkRun { to: StageId(to), kind: l.kind, why: l.why.clone() }).collect();
     let (mut stages, mut ledgers) = (Vec::new(), Vec::new());
@@ -278,20 +279,23 @@ pub(super) fn cuda_stage(
     Ok(CudaStage { card, exec })
 }
 
-/// Refuses a forced fault of links where no link could have it.
+/// Refuses a forced fault of links where no link could have it; each link comes with the card that sends.
 fn meets_a_link<'a>(
     choice: &CardChoice,
-    mut links: impl Iterator<Item = &'a Linked>,
+    mut links: impl Iterator<Item = (&'a Linked, CardId)>,
 ) -> Result<(), OpenError> {
     let devices = || choice.cuda.iter().flat_map(|cuda| &cuda.devices);
     let is_told = |fault| devices().any(|(_, device)| device.is_to_fail(fault));
+    let stops = |card| devices().any(|(id, device)| *id == card && device.is_to_fail(FaultKind::LinkStop));
     let met = match () {
-        () if is_told(FaultKind::PeerTest) => links.any(|link| link.why.is_some()),
-        () if is_told(FaultKind::LinkStop) => links.any(|link| link.ring.is_some()),
+        () if is_told(FaultKind::PeerTest) => links.any(|(link, _)| link.why.is_some()),
+        () if is_told(FaultKind::LinkStop) => links.any(|(link, from)| link.ring.is_some() && stops(from)),
         () => true,
     };
     let what =
-        "--force-fault: no link between GPUs could have it; name two cards, as in --gpus 0,1".to_owned();
+        "--force-fault: no link between GPUs could have it (link-stop: one that leaves the card); name two \
+                cards, as in --gpus 0,1"
+            .to_owned();
     if met { Ok(()) } else { Err(OpenError::NoLink { what }) }
 }
 

@@ -212,12 +212,21 @@ impl Engine {
         self.timelines.iter().map(stats).collect()
     }
 
+    /// The same up to the last batch of a prompt that each stage handed on, and behind it.
+    pub fn stats_of_phases(&self) -> (Vec<StageStats>, Vec<StageStats>) {
+        let stats = |(card, timeline): &(CardId, Arc<Mutex<StageTimeline>>)| {
+            let (prompt, decode) = timeline.lock().times_of_phases();
+            (StageStats { card: *card, times: prompt }, StageStats { card: *card, times: decode })
+        };
+        self.timelines.iter().map(stats).unzip()
+    }
+
     /// The last batches of each stage, one by one.
     pub fn timelines(&self) -> Vec<StageTimeline> {
         self.timelines.iter().map(|(_, timeline)| timeline.lock().clone()).collect()
     }
 
-    /// The same, and a new span begins, between two batches of each stage; a bench calls it between its phases.
+    /// The same, and a new span begins, between two batches of each stage; a bench calls it between its repetitions.
     pub fn take_stats(&self) -> Vec<StageStats> {
         let take = |(card, timeline): &(CardId, Arc<Mutex<StageTimeline>>)| {
             let mut timeline = timeline.lock();

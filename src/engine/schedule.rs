@@ -6,16 +6,8 @@
 //! Invariant: no more than [`in_flight_max`] batches are ever in flight.
 //! Does not know: sequences, tokens, time.
 
+use crate::device::batch::Phase;
 use crate::model::facts::WINDOW_ROWS_MAX;
-
-/// What a batch does for its sequences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Reads a prompt.
-    Prompt,
-    /// Makes tokens.
-    Decode,
-}
 
 /// What is known when a batch may be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

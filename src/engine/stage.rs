@@ -236,6 +236,7 @@ impl StageMachine {
         let done = match command {
             StageCommand::Run(batch) => {
                 self.stamps.batch = Some(batch.id);
+                self.stamps.phase = batch.phase;
                 self.stamps.rows = batch.rows.len();
                 self.stamps.popped_ns = Some(now_ns);
                 self.current = Some(Current { batch, paged_rows: 0 });

@@ -8,13 +8,15 @@
 use std::collections::VecDeque;
 
 use crate::device::CardStamps;
-use crate::device::batch::BatchId;
+use crate::device::batch::{BatchId, Phase};
 
 /// When a batch reached each point of a stage, in the engine's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct BatchStamps {
     /// Which batch.
     pub batch: Option<BatchId>,
+    /// What it does.
+    pub phase: Phase,
     /// Its rows.
     pub rows: usize,
     /// The stage began to wait for a command.
@@ -81,34 +83,29 @@ impl StageTimes {
     }
 }
 
-/// The times of one stage since the last [`StageTimeline::reset`].
-#[derive(Clone, Debug)]
-pub struct StageTimeline {
+/// Sums over the batches of a span.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
     times: StageTimes,
     first_ns: Option<u64>,
     /// The card's end of the last batch, by its own clock.
     card_ended_ns: Option<u64>,
+}
+
+/// The times of one stage since the last [`StageTimeline::reset`].
+#[derive(Clone, Debug)]
+pub struct StageTimeline {
+    all: Span,
+    /// Up to the last batch of a prompt.
+    prompt: StageTimes,
+    /// Behind the last batch of a prompt.
+    decode: Span,
     last: VecDeque<BatchStamps>,
     last_batch: Option<BatchId>,
 }
 
-impl StageTimeline {
-    /// How many of the last batches are kept one by one.
-    pub const LAST_MAX: usize = 256;
-
-    /// No batches yet.
-    pub fn new() -> StageTimeline {
-        StageTimeline {
-            times: StageTimes::default(),
-            first_ns: None,
-            card_ended_ns: None,
-            last: VecDeque::with_capacity(Self::LAST_MAX),
-            last_batch: None,
-        }
-    }
-
-    /// Adds a batch that handed on `bytes`.
-    pub fn record(&mut self, stamps: &BatchStamps, bytes: u64) {
+impl Span {
+    fn record(&mut self, stamps: &BatchStamps, bytes: u64) {
         let BatchStamps { asked_ns, popped_ns, input_ns, place_ns, start_ns, end_ns, posted_ns, .. } =
             *stamps;
         let times = &mut self.times;
@@ -136,6 +133,31 @@ impl StageTimeline {
         times.copies_ns += rise(end_ns, posted_ns);
         self.first_ns = self.first_ns.or(popped_ns);
         times.span_ns = times.span_ns.max(rise(self.first_ns, posted_ns));
+    }
+}
+
+impl StageTimeline {
+    /// How many of the last batches are kept one by one.
+    pub const LAST_MAX: usize = 256;
+
+    /// No batches yet.
+    pub fn new() -> StageTimeline {
+        StageTimeline {
+            all: Span::default(),
+            prompt: StageTimes::default(),
+            decode: Span::default(),
+            last: VecDeque::with_capacity(Self::LAST_MAX),
+            last_batch: None,
+        }
+    }
+
+    /// Adds a batch that handed on `bytes`.
+    pub fn record(&mut self, stamps: &BatchStamps, bytes: u64) {
+        self.all.record(stamps, bytes);
+        match stamps.phase {
+            Phase::Prompt => (self.prompt, self.decode) = (self.all.times, Span::default()),
+            Phase::Decode => self.decode.record(stamps, bytes),
+        }
         if self.last.len() == Self::LAST_MAX {
             self.last.pop_front();
         }
@@ -145,7 +167,12 @@ impl StageTimeline {
 
     /// Sums so far.
     pub fn times(&self) -> StageTimes {
-        self.times
+        self.all.times
+    }
+
+    /// Sums up to the last batch of a prompt, windows among them, and of the windows behind it.
+    pub fn times_of_phases(&self) -> (StageTimes, StageTimes) {
+        (self.prompt, self.decode.times)
     }
 
     /// The last batches, oldest first.
@@ -186,6 +213,7 @@ mod tests {
         let [asked_ns, popped_ns, input_ns, place_ns, start_ns, end_ns, posted_ns] = all.map(Some);
         BatchStamps {
             batch: Some(BatchId(1)),
+            phase: Phase::Decode,
             rows: 3,
             asked_ns,
             popped_ns,
@@ -239,6 +267,22 @@ mod tests {
         timeline.record(&BatchStamps { card: card(1035, 1020), ..all }, 0);
         let t = timeline.times();
         assert_eq!((t.busy_ns, t.betweens), (14 + 10 + 29, 1));
+    }
+
+    #[test]
+    fn phases_are_parted_behind_the_last_batch_of_a_prompt() {
+        let mut timeline = StageTimeline::new();
+        let prompt = |all| BatchStamps { phase: Phase::Prompt, ..stamps(all) };
+        timeline.record(&prompt([5, 10, 13, 20, 31, 60, 62]), 100);
+        timeline.record(&stamps([62, 70, 70, 75, 75, 80, 90]), 10);
+        timeline.record(&prompt([90, 91, 92, 93, 94, 99, 100]), 100);
+        timeline.record(&stamps([100, 110, 111, 112, 113, 118, 120]), 10);
+        timeline.record(&stamps([120, 125, 126, 127, 128, 133, 135]), 10);
+        let (prompt, decode) = timeline.times_of_phases();
+        assert_eq!((prompt.batches, prompt.handed_bytes, prompt.span_ns), (3, 210, 90));
+        assert_eq!((decode.batches, decode.handed_bytes, decode.span_ns), (2, 20, 25));
+        assert_eq!((decode.busy_ns, decode.waiting_in_ns), (10, 1 + 5 + 1));
+        assert_eq!(timeline.times().batches, 5);
     }
 
     #[test]

@@ -11,9 +11,13 @@ use std::ops::Range;
 
 use memmap2::{Mmap, MmapOptions};
 
+use super::lost_pages::Answered;
+
 /// A whole file, mapped read-only.
 #[derive(Debug)]
 pub(super) struct Map {
+    // Before the mapping goes.
+    _answered: Answered,
     map: Mmap,
     file: File,
 }
@@ -24,9 +28,9 @@ impl Map {
         let len = usize::try_from(len_bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
         // SAFETY: the mapping is read-only and lives in `Map` as long as any slice of it. That no other process
         // truncates or rewrites the file meanwhile is the user's part, as with every engine that maps its models: a
-        // truncated file ends the process with SIGBUS, a rewritten one changes weights, never our own memory.
+        // truncated file ends the process (`lost_pages`), a rewritten one changes weights, never our own memory.
         let map = unsafe { MmapOptions::new().len(len).map(file)? };
-        Ok(Map { map, file: file.try_clone()? })
+        Ok(Map { _answered: Answered::of(&map), map, file: file.try_clone()? })
     }
 
     /// The file's bytes.
@@ -37,7 +41,12 @@ impl Map {
     /// Reads the bytes from `at` on. Several threads do so side by side, which pages of the mapping would hinder.
     pub(super) fn read(&self, at: usize, to: &mut [u8]) -> io::Result<()> {
         #[cfg(unix)]
-        return std::os::unix::fs::FileExt::read_exact_at(&self.file, to, at as u64);
+        return match std::os::unix::fs::FileExt::read_exact_at(&self.file, to, at as u64) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(io::Error::new(error.kind(), "the file became shorter while it was read"))
+            }
+            read => read,
+        };
         #[cfg(not(unix))]
         {
             to.copy_from_slice(&self.map[at..at + to.len()]);

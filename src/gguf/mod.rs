@@ -9,6 +9,7 @@ mod cursor;
 mod error;
 mod file;
 pub mod formats;
+pub mod lost_pages;
 mod map;
 mod metadata;
 pub mod reader;

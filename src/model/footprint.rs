@@ -366,6 +366,17 @@ impl Footprint {
         }
     }
 
+    /// Bytes that one layer more adds to a range on a card of `kind`, wherever it stands.
+    pub fn layer_bytes(&self, kind: CardKind, layer: usize, sizes: &StageSizes) -> u64 {
+        let own = &self.layers[layer];
+        let fixed_bytes = 4 * own.fixed_values * sizes.sequences as u64;
+        own.dense_bytes.on(kind)
+            + own.expert_bytes.on(kind)
+            + own.vector_bytes
+            + own.page_bytes(sizes.kv) * sizes.kv_pages() as u64
+            + fixed_bytes
+    }
+
     /// Everything that a card of `kind` allocates for `layers`. `stages` tells whether rows arrive and leave.
     pub fn stage_items(&self, kind: CardKind, layers: Range<usize>, sizes: &StageSizes) -> Vec<Item> {
         let (embeds, heads) = (layers.start == 0, layers.end == self.layers.len());

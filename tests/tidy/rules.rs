@@ -18,7 +18,8 @@ pub const ARROWS: [(&str, &[&str]); 8] = [
 ];
 
 /// Where unsafe code may stand: files, or folders with a slash at the end.
-pub const UNSAFE_FENCES: [&str; 9] = [
+pub const UNSAFE_FENCES: [&str; 10] = [
+    "src/gguf/lost_pages.rs",
     "src/gguf/map.rs",
     "src/device/cpu/columns.rs",
     "src/device/cpu/memory.rs",
@@ -285,6 +286,23 @@ pub fn leftovers(sources: &[Source]) -> Vec<String> {
     found
 }
 
+/// Threads are started by calls that give the system's refusal as a value, not as a panic.
+pub fn panicking_threads(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        for name in ["thread::spawn(", "scope.spawn(", "enable_steady_tick("] {
+            let of_name = source.words(name).filter(|&at| !source.in_test(at));
+            found.extend(of_name.map(|at| {
+                source.complaint(
+                    at,
+                    "it panics where the system refuses a thread; use device/threads.rs or a Builder",
+                )
+            }));
+        }
+    }
+    found
+}
+
 /// `unwrap` is for tests: elsewhere an error is a value, and a proven fact an `expect("invariant: ...")`.
 pub fn unwraps(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
@@ -498,6 +516,18 @@ mod tests {
                 ("src/a/b.rs", mark, 1),
                 ("src/a/b.rs", "// dbg! is not code here", 0),
                 ("src/a/b.rs", concat!("const A: &str = \"XX", "XX\";"), 0),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_thread_rule_knows_the_calls_that_panic() {
+        check(
+            panicking_threads,
+            &[
+                ("src/a/b.rs", "std::thread::spawn(x); scope.spawn(y); bar.enable_steady_tick(z);", 3),
+                ("src/a/b.rs", "thread::Builder::new().spawn(x); builder.spawn_scoped(scope, y)", 0),
+                ("src/a/b.rs", "#[cfg(test)]\nmod tests { fn f() { scope.spawn(x) } }", 0),
             ],
         );
     }

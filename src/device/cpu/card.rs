@@ -71,7 +71,9 @@ impl Card for CpuCard {
             .map_err(|what| CardError::Unsupported { card, what: format!("virtual cards: {what}") })?;
         let mut team = Team::new(&self.settings.team).map_err(|e| CardError::Unsupported {
             card,
-            what: format!("no compute thread could start: {e}"),
+            what: format!(
+                "no compute thread could start: {e}; raise the limit of threads, or lower --threads"
+            ),
         })?;
         let states: Vec<_> =
             stage.program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();

@@ -11,6 +11,7 @@ use super::machine;
 use super::pack::{Matrix, TILE_ROWS, packed_bytes};
 use super::simd::products::{Finish, Rows, product};
 use super::simd::tier::Tier;
+use crate::device::threads::{self, Refused};
 use crate::gguf::TensorType;
 use crate::model::facts::{Activations, CardRates, RateSource};
 use crate::model::footprint::image_of;
@@ -66,12 +67,11 @@ pub fn decode_bytes_per_s(tier: Tier) -> f64 {
     rate(tier, rows, 1) * TensorType::Q4_0.row_bytes(COLS) as f64 / COLS as f64
 }
 
-/// The same of `threads` threads at once, each with a matrix of its own: what memory gives them together.
-pub fn decode_bytes_per_s_of(tier: Tier, threads: usize) -> f64 {
+/// The same of `count` threads at once, each with a matrix of its own: what memory gives them together.
+pub fn decode_bytes_per_s_of(tier: Tier, count: usize) -> Result<f64, Refused> {
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(move || decode_bytes_per_s(tier))).collect();
-        // A thread that failed has said why, and adds nothing.
-        all.into_iter().filter_map(|thread| thread.join().ok()).sum()
+        let all = (0..count).map(|_| threads::start(scope, move || decode_bytes_per_s(tier)));
+        Ok(all.collect::<Result<Vec<_>, _>>()?.into_iter().map(threads::joined).sum())
     })
 }
 

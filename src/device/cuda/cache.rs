@@ -6,6 +6,8 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::Duration;
 
 /// FNV-1a over 128 bits: the same on every machine and in every version of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,12 @@ impl Default for Hash {
     }
 }
 
+/// Bytes of a unit's code, at most: a unit has less than 2 MB.
+const FILE_MAX: u64 = 64 << 20;
+
+/// Nobody writes a file for so long.
+const LEFTOVER_AGE: Duration = Duration::from_secs(3600);
+
 /// A folder of compiled kernels; without one nothing is kept.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
@@ -56,16 +64,38 @@ impl Cache {
 
     /// What was kept under `key`, if it is whole.
     pub fn read(&self, key: Hash) -> Option<Vec<u8>> {
-        let mut bytes = fs::read(self.path(key)?).ok()?;
+        let path = self.path(key)?;
+        // Not a pipe that nobody writes to, and nothing large.
+        fs::metadata(&path).ok().filter(|found| found.is_file() && found.len() <= FILE_MAX)?;
+        let mut bytes = fs::read(path).ok()?;
         let sum = bytes.split_off(bytes.len().checked_sub(16)?);
         (sum == Hash::new().with(&bytes).0.to_le_bytes()).then_some(bytes)
     }
 
     /// Keeps `bytes` under `key`.
     pub fn write(&self, key: Hash, bytes: &[u8]) {
+        static SAID: Once = Once::new();
         let Some(path) = self.path(key) else { return };
         if let Err(error) = write_whole(&path, bytes) {
-            tracing::warn!("{}: {error}; kernels are compiled again at the next start", path.display());
+            // What is wrong with one file is wrong with all of them: the folder, the disk.
+            SAID.call_once(|| {
+                let folder = self.shown();
+                tracing::warn!(
+                    "{folder}: {error}; kernels are not kept there and compiled again at the next start"
+                );
+            });
+        }
+    }
+
+    /// Removes what killed programs left half written; what another one writes now stays.
+    pub fn remove_leftovers(&self) {
+        let entries = self.folder.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        for entry in entries.filter(|e| e.path().extension().is_some_and(|end| end == "part")) {
+            let modified = entry.metadata().and_then(|found| found.modified()).ok();
+            if modified.and_then(|at| at.elapsed().ok()).is_some_and(|age| age > LEFTOVER_AGE) {
+                // Gone already, or not ours: it stays.
+                let _ = fs::remove_file(entry.path());
+            }
         }
     }
 }
@@ -120,6 +150,77 @@ mod tests {
             assert_eq!(cache.read(key), None);
         }
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_killed_programs_left_half_written_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let old = std::time::SystemTime::now() - 2 * LEFTOVER_AGE;
+        for (name, is_old) in [("a.1.part", true), ("b.2.part", false), ("c.cubin", true)] {
+            let file = fs::File::create(at(name)).unwrap();
+            if is_old {
+                file.set_modified(old).unwrap();
+            }
+        }
+        Cache::new(Some(folder.path().to_owned())).remove_leftovers();
+        assert_eq!(["a.1.part", "b.2.part", "c.cubin"].map(|name| at(name).exists()), [false, true, true]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(Some(folder.path().to_owned()));
+        let key = Hash::new();
+        let path = cache.path(key).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(cache.read(key)));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(None), "the reader waits");
+        let large = fs::File::create(folder.path().join("large")).unwrap();
+        large.set_len(FILE_MAX + 1).unwrap();
+        fs::rename(folder.path().join("large"), &path).unwrap();
+        assert_eq!(Cache::new(Some(folder.path().to_owned())).read(key), None);
+    }
+
+    /// Counts what is logged.
+    struct Counted(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+    impl tracing::Subscriber for Counted {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::WARN
+        }
+
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &tracing::span::Id) {}
+
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_told_of_once() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), b"").unwrap();
+        let count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        tracing::subscriber::with_default(Counted(count.clone()), || {
+            for card in 0..2u8 {
+                let cache = Cache::new(Some(folder.path().join("file").join("kernels")));
+                (0..9u8).for_each(|unit| cache.write(Hash::new().with(&[card, unit]), b"code"));
+            }
+        });
+        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::memory::{Arena, Memory};
 use super::source::{Format, UNITS};
 use super::weights::Weights;
 use crate::device::ledger::Ledger;
-use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings, lower};
+use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings, lower, threads};
 use crate::gguf;
 use crate::model::facts::{CardFacts, CardId, KvFormat, StageProgram};
 use crate::model::footprint::{self, ItemKind};
@@ -66,12 +66,10 @@ impl CudaCard {
         let mut memory = Memory { card, context: &self.context, ledger: &mut self.ledger };
         let stream = Stream::new(memory.context).map_err(|e| e.on(card))?;
         // Weights arrive while kernels are compiled.
-        let (kernels, weights) = std::thread::scope(|scope| {
-            let kernels =
-                scope.spawn(|| progress.told(Kernels::load(place, settings_of_kernels, &UNITS, &formats)));
-            let weights = progress.told(Weights::load(&mut memory, &stream, stage, file, progress));
-            (kernels.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), weights)
-        });
+        let (kernels, weights) = threads::beside(
+            || progress.told(Kernels::load(place, settings_of_kernels, &UNITS, &formats)),
+            || progress.told(Weights::load(&mut memory, &stream, stage, file, progress)),
+        );
         let (kernels, weights) = match (kernels, weights) {
             // Whatever was cancelled ended for the other's sake.
             (Err(CardError::Cancelled), Err(error)) | (Err(error), _) | (_, Err(error)) => return Err(error),

@@ -13,8 +13,8 @@ use std::path::Path;
 use libloading::Library;
 
 use super::CudaError;
-use super::nvrtc;
 use super::vendor::{Architecture, Vendor};
+use super::{libraries, nvrtc};
 use crate::device::hip::gfx::Gfx;
 use crate::device::hip::hiprtc;
 
@@ -168,7 +168,7 @@ impl Compiler {
 
     fn at(vendor: Vendor, place: &str) -> Result<Compiler, String> {
         // SAFETY: opening a library runs its start-up code: it is the user's own compiler, by name or by path.
-        let library = unsafe { Library::new(place) }.map_err(|_| "not found".to_owned())?;
+        let library = unsafe { Library::new(place) }.map_err(|error| libraries::unopened(place, &error))?;
         let start = vendor.one_of("nvrtc", "hiprtc");
         let functions = Functions::of(&library, start)?;
         let codes = match vendor {
@@ -355,6 +355,17 @@ mod tests {
             let error = Compiler::open(vendor, Some(Path::new(&place)), (12, 8)).unwrap_err().to_string();
             let told = format!("{place}: not found");
             assert!(error.contains(&told) && error.contains(vendor.compiler_flag()), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_told_with_the_loaders_reason() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "no library".repeat(100)).unwrap();
+        for vendor in Vendor::ALL {
+            let error = Compiler::open(vendor, Some(file.path()), (12, 8)).unwrap_err().to_string();
+            let told = format!("{}: cannot be opened: ", file.path().display());
+            assert!(error.contains(&told) && !error.contains("not found"), "{error}");
         }
     }
 

@@ -173,6 +173,7 @@ impl Kernels {
         let named = vendor.one_of(&settings.nvrtc, &settings.hiprtc);
         let compiler = Compiler::open(vendor, named.as_deref(), machine.driver).map_err(failed)?;
         let cache = Cache::new(settings.cache.clone());
+        cache.remove_leftovers();
         let targets = compiler.targets(machine.architecture).map_err(failed)?;
         let (mut modules, mut missing) = (Vec::new(), Vec::new());
         for piece in pieces(units, formats) {

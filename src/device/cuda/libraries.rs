@@ -2,6 +2,7 @@
 //!
 //! Invariant: of each name, the newest folder comes first. Does not know: what is in a library.
 
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
 /// The library's file names with their major versions, the best first.
@@ -34,6 +35,21 @@ impl Toolkits {
     }
 }
 
+/// Why a library did not open, in the loader's words; nothing more where there is none of that name.
+pub fn unopened(place: &str, error: &libloading::Error) -> String {
+    let told = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    why_unopened(place, &told)
+}
+
+fn why_unopened(place: &str, told: &str) -> String {
+    let own = told.strip_prefix(place).and_then(|rest| rest.strip_prefix(": "));
+    // Another library that this one needs may be missing too: then its name stands in front.
+    if own.is_some_and(|what| what.ends_with("No such file or directory")) {
+        return "not found".to_owned();
+    }
+    format!("cannot be opened: {}", own.unwrap_or(told).trim())
+}
+
 /// The folders of `root` whose names begin so, the newest first by name.
 fn folders(root: &Path, start: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
@@ -58,6 +74,18 @@ mod tests {
             folders(&root, "cuda").iter().map(|p| p.strip_prefix(&root).unwrap().to_owned()).collect();
         assert_eq!(found, ["cuda-12.8", "cuda-12.4", "cuda"].map(PathBuf::from));
         std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_library_that_is_there_is_not_called_missing() {
+        let missing = "cannot open shared object file: No such file or directory";
+        for (told, expected) in [
+            (format!("libx.so: {missing}"), "not found".to_owned()),
+            (format!("liby.so.1: {missing}"), format!("cannot be opened: liby.so.1: {missing}")),
+            ("libx.so: file too short".to_owned(), "cannot be opened: file too short".to_owned()),
+        ] {
+            assert_eq!(why_unopened("libx.so", &told), expected);
+        }
     }
 
     #[test]

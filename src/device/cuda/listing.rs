@@ -59,10 +59,9 @@ pub fn list(
 ) -> Result<Listing, CudaError> {
     let driver = Driver::open(vendor, fault)?;
     let devices = driver.devices()?;
-    let compiler = match fault.map(|f| f.kind) {
-        Some(FaultKind::NoNvrtc) => {
-            Err(CudaError::NoCompiler { vendor, searched: "nowhere: a forced fault".to_owned() })
-        }
+    let missing = || CudaError::NoCompiler { vendor, searched: "nowhere: a forced fault".to_owned() };
+    let compiler = match fault {
+        Some(ForcedFault { kind: FaultKind::NoNvrtc, card: None }) => Err(missing()),
         _ => Compiler::open(vendor, compiler, driver.version()),
     };
     let compiler = compiler.map(|c| (c.version(), c.place().to_owned()));
@@ -70,6 +69,9 @@ pub fn list(
         let machine = Machine::of(device).map_err(|e| e.to_string())?;
         if let Some(refusal) = refusal(machine.architecture) {
             return Err(refusal);
+        }
+        if device.is_to_fail(FaultKind::NoNvrtc) {
+            return Err(missing().to_string());
         }
         if let Err(error) = &compiler {
             return Err(error.to_string());

@@ -24,6 +24,7 @@ pub mod vendor;
 pub mod weights;
 
 use crate::device::CardError;
+use crate::device::threads::Refused;
 use crate::model::facts::CardId;
 
 use vendor::{Architecture, Vendor};
@@ -49,8 +50,11 @@ pub enum CudaError {
         /// What to do, with its `; `.
         advice: &'static str,
     },
+    /// Work that needs two threads has one.
+    #[error(transparent)]
+    Thread(#[from] Refused),
     /// The run-time compiler is missing.
-    #[error("{} not found (searched {searched}); {}", .vendor.compiler(), .vendor.compiler_source())]
+    #[error("no {} that can be used (searched {searched}); {}", .vendor.compiler(), .vendor.compiler_source())]
     NoCompiler {
         /// Whose.
         vendor: Vendor,

@@ -5,18 +5,18 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::device::CardError;
+use crate::device::{CardError, threads};
 
-/// What each of `threads` threads does: begins with something of its own, works with that on the things it takes, ends.
+/// What each thread does: begins with something of its own, works with that on the things it takes, ends.
 pub(super) struct Work<B, W, E> {
     pub(super) begin: B,
     pub(super) work: W,
     pub(super) end: E,
 }
 
-/// Works on things 0 to `count`.
+/// Works on things 0 to `count` by `thread_count` threads, the caller's among them, or fewer where the system refuses some.
 pub(super) fn share<S, T: Send>(
-    threads: usize,
+    thread_count: usize,
     count: usize,
     doing: &Work<
         impl Fn() -> Result<S, CardError> + Sync,
@@ -24,6 +24,9 @@ pub(super) fn share<S, T: Send>(
         impl Fn(S) -> Result<(), CardError> + Sync,
     >,
 ) -> Result<Vec<T>, CardError> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
     let (next, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
     let thread = || -> Result<Vec<(usize, T)>, CardError> {
         let (mut own, mut results) = ((doing.begin)()?, Vec::new());
@@ -37,14 +40,8 @@ pub(super) fn share<S, T: Send>(
         (doing.end)(own).map(|()| results)
     };
     let watched = || thread().inspect_err(|_| ended.store(true, Ordering::Relaxed));
-    let results = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads.min(count)).map(|_| scope.spawn(watched)).collect();
-        let results = threads.into_iter().map(|thread| match thread.join() {
-            Ok(results) => results,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        results.collect::<Result<Vec<_>, CardError>>()
-    })?;
+    let results = threads::together(thread_count.min(count), watched);
+    let results = results.into_iter().collect::<Result<Vec<_>, CardError>>()?;
     let mut results: Vec<(usize, T)> = results.into_iter().flatten().collect();
     results.sort_by_key(|(index, _)| *index);
     Ok(results.into_iter().map(|(_, result)| result).collect())

@@ -109,8 +109,9 @@ impl Weights {
                     parts.extend(starts.map(|at| Part { tensor, at, to: place.from(at as u64) }));
                     continue;
                 }
-                let mut values = vec![0.0; decl.cols];
-                formats::dequantize_row(decl.ty, file.data(tensor), &mut values);
+                let (mut bytes, mut values) = (vec![0; tensor.byte_len as usize], vec![0.0; decl.cols]);
+                read(card, file, tensor, 0, &mut bytes)?;
+                formats::dequantize_row(decl.ty, &bytes, &mut values);
                 sender.send_values(&values, place)?;
                 progress.arrived(tensor.byte_len)?;
                 if program.ropes.iter().any(|r| r.divisors == Some(WeightId(id))) {
@@ -151,6 +152,20 @@ impl Weights {
     }
 }
 
+/// Reads the bytes of a tensor from `at` on, not through the mapping: a file that fails meanwhile is an error.
+fn read(
+    card: CardId,
+    file: &gguf::File,
+    tensor: &TensorInfo,
+    at: usize,
+    to: &mut [u8],
+) -> Result<(), CardError> {
+    file.read(tensor, at, to).map_err(|error| CardError::File {
+        card,
+        what: format!("{}: {}: {error}; load the file again", file.path().display(), tensor.name),
+    })
+}
+
 /// Part of a tensor, and where it goes.
 struct Part<'a> {
     tensor: &'a TensorInfo,
@@ -178,13 +193,9 @@ impl Sender {
         part: &Part<'_>,
         progress: &dyn LoadProgress,
     ) -> Result<(), CardError> {
-        let (card, name) = (self.card, &part.tensor.name);
-        let bytes = PART_BYTES.min(part.tensor.byte_len as usize - part.at);
+        let (card, bytes) = (self.card, PART_BYTES.min(part.tensor.byte_len as usize - part.at));
         let room = self.room()?;
-        file.read(part.tensor, part.at, &mut room[..bytes]).map_err(|error| CardError::File {
-            card,
-            what: format!("{}: {name}: {error}; load the file again", file.path().display()),
-        })?;
+        read(card, file, part.tensor, part.at, &mut room[..bytes])?;
         self.send(bytes, part.to)?;
         progress.arrived(bytes as u64)
     }

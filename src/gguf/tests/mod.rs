@@ -265,6 +265,47 @@ fn released_pages_leave_the_process() {
     assert_eq!(sum(file.data(t)), first);
 }
 
+/// The variable by which a test tells the process that it starts what file to read.
+#[cfg(unix)]
+const SHORTENED: &str = "TANDEM_TEST_SHORTENED";
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_becomes_shorter_ends_the_process_with_one_line() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let name = "gguf::tests::a_file_that_becomes_shorter_ends_the_process_with_one_line";
+    if let Some(path) = std::env::var_os(SHORTENED) {
+        super::lost_pages::watch();
+        let file = File::open(path.as_ref()).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        let t = file.tensor("large").unwrap();
+        let sum: u64 = file.data(t).iter().map(|&b| u64::from(b)).sum();
+        panic!("what is gone has the sum {sum}");
+    }
+    let folder = Folder::new("shortened");
+    let mut s = Sample::model();
+    s.tensor("large", &[1 << 10, 16], 24, 16 << 10);
+    let path = folder.write("m.gguf", &s.bytes());
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    let out = again.args(["--exact", name, "--nocapture"]).env(SHORTENED, &path).output().unwrap();
+    let errors = String::from_utf8(out.stderr).unwrap();
+    assert_eq!((out.status.code(), out.status.signal()), (Some(1), None), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.starts_with("tandem: error: the model's file became shorter"), "{errors}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_read_behind_the_end_of_a_shortened_file_says_so() {
+    let folder = Folder::new("read-shortened");
+    let path = folder.write("m.gguf", &Sample::model().bytes());
+    let file = File::open(&path).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+    let t = file.tensor("output_norm.weight").unwrap();
+    let error = file.read(t, 0, &mut vec![0; t.byte_len as usize]).unwrap_err().to_string();
+    assert_eq!(error, "the file became shorter while it was read");
+}
+
 #[test]
 fn what_is_no_readable_file_is_refused_with_its_path() {
     let folder = Folder::new("unreadable");

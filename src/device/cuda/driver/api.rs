@@ -14,8 +14,8 @@ use std::sync::OnceLock;
 use libloading::Library;
 
 use super::own::CudaOwn;
-use crate::device::cuda::CudaError;
 use crate::device::cuda::vendor::Vendor;
+use crate::device::cuda::{CudaError, libraries};
 use crate::device::hip::driver::HipOwn;
 
 /// What a call gives: both vendors number what went wrong alike, as far as this program looks.
@@ -68,25 +68,35 @@ impl From<Failed> for CudaError {
         let Failed { api, call, status } = failed;
         let (name, meaning) = api.own.text(status);
         let vendor = api.vendor();
-        let advice = match status {
-            status::OUT_OF_MEMORY => {
-                "; free memory on the card, lower --ctx, --sequences or --chunk, or raise --vram-reserve"
-            }
-            status::NO_DEVICE => vendor.one_of(
-                "; check nvidia-smi and CUDA_VISIBLE_DEVICES",
-                "; check rocm-smi, HIP_VISIBLE_DEVICES and who may open /dev/kfd",
-            ),
-            _ => vendor.one_of(
-                "; check nvidia-smi and the system's log, and start again",
-                "; check rocm-smi and the system's log, and start again",
-            ),
-        };
+        let advice = advice(vendor, call, status);
         let code = if meaning.is_empty() || meaning == name { name } else { format!("{name} ({meaning})") };
         let code = if code.is_empty() { format!("error {status}") } else { code };
         if REFUSES_IMAGE.contains(&status) {
             return CudaError::Image { vendor, code };
         }
         CudaError::Call { call, code, advice }
+    }
+}
+
+/// What to do about a call that failed.
+fn advice(vendor: Vendor, call: &str, status: Status) -> &'static str {
+    match status {
+        // Pinned memory is the computer's.
+        status::OUT_OF_MEMORY if call.contains("Host") => {
+            "; this is memory of the computer, not of the card: end other programs, lower --chunk, or raise the limit of \
+             locked memory (ulimit -l)"
+        }
+        status::OUT_OF_MEMORY => {
+            "; free memory on the card, lower --ctx, --sequences or --chunk, or raise --vram-reserve"
+        }
+        status::NO_DEVICE => vendor.one_of(
+            "; check nvidia-smi and CUDA_VISIBLE_DEVICES",
+            "; check rocm-smi, HIP_VISIBLE_DEVICES and who may open /dev/kfd",
+        ),
+        _ => vendor.one_of(
+            "; check nvidia-smi and the system's log, and start again",
+            "; check rocm-smi and the system's log, and start again",
+        ),
     }
 }
 
@@ -281,7 +291,7 @@ impl Api {
 
     fn at(vendor: Vendor, place: &str) -> Result<Api, String> {
         // SAFETY: opening a library runs its start-up code: it is the system's own driver.
-        let library = unsafe { Library::new(place) }.map_err(|_| "not found".to_owned())?;
+        let library = unsafe { Library::new(place) }.map_err(|error| libraries::unopened(place, &error))?;
         let calls = Calls::of(&library, vendor)?;
         let own = match vendor {
             Vendor::Cuda => Own::Cuda(CudaOwn::of(&library)?),
@@ -304,5 +314,23 @@ impl Api {
     pub fn checked(&'static self, call: &'static str, status: Status) -> Result<(), Failed> {
         let call = call.trim_end_matches("_v2");
         if status == status::SUCCESS { Ok(()) } else { Err(Failed { api: self, call, status }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_the_computer_is_not_asked_of_the_card() {
+        for (call, word, other) in [
+            ("cuMemAlloc", "--vram-reserve", "computer"),
+            ("hipMalloc", "--vram-reserve", "computer"),
+            ("cuMemHostAlloc", "computer", "--vram-reserve"),
+            ("hipHostMalloc", "computer", "--vram-reserve"),
+        ] {
+            let advice = advice(Vendor::Cuda, call, status::OUT_OF_MEMORY);
+            assert!(advice.contains(word) && !advice.contains(other), "{call}{advice}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use super::pattern::{self, Side, WORDS_BYTES};
 use super::ring::{RingSize, SlotRing};
 use super::side::{LinkKernels, LinkWords};
 use crate::device::ledger::Ledger;
-use crate::device::{CardError, CardSlot};
+use crate::device::{CardError, CardSlot, threads};
 use crate::model::facts::{CardId, LinkKind, LinkRate, SlotId};
 use crate::model::footprint::{ItemKind, kept};
 
@@ -279,7 +279,7 @@ impl RoundTrip<'_> {
         let (near, far, there, back) = (&self.near, &self.far, &self.there, &self.back);
         std::thread::scope(|scope| {
             // The far card's work is queued by a thread of its own: on a card that runs it at once, queueing waits.
-            let echo = scope.spawn(move || -> Result<bool, CudaError> {
+            let echo = threads::start(scope, move || -> Result<bool, CudaError> {
                 let work = Work::new(&far.stream, values, || {
                     (0..rounds(values)).try_for_each(|round| {
                         far.wait(there, values, round)?;
@@ -289,7 +289,7 @@ impl RoundTrip<'_> {
                 work.queue()?;
                 far.stream.wait()?;
                 far.is_well()
-            });
+            })?;
             let turn = || -> Result<Option<u64>, CudaError> {
                 let (mut begun, mut ended) =
                     (Event::timed(&near.card.context)?, Event::timed(&near.card.context)?);
