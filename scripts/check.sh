@@ -7,6 +7,7 @@ cd "$(git rev-parse --show-toplevel)"
 
 cargo fmt --check
 cargo clippy --quiet --locked --all-targets -- -D warnings
+cargo tree --quiet --locked --manifest-path fuzz/Cargo.toml >/dev/null # the fuzzer's versions follow ours
 cargo test --quiet --locked --test tidy --test licences
 cargo test --quiet --locked --lib
 RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps
