@@ -87,13 +87,13 @@ for model in "${models[@]}"; do
     echo "$model: equal"
 done
 
-# Kernels read nothing that nobody wrote, or the stub ends the process.
+# Kernels read nothing that nobody wrote, and nothing early that may still be written, or the stub ends the process.
 for model in "${models[@]}"; do
     for kv in f32 f16 q8_0; do
-        for mode in "--window 8" "--chunk 64"; do
+        for mode in "70 --window 8" "70 --chunk 64" "9 --window 1"; do
             # shellcheck disable=SC2086 # as above
-            HOME=$folder LD_LIBRARY_PATH=$PWD/target/emu-reads "$tandem" logits -m "$model" --tokens "$(tokens 70)" \
-                --kv "$kv" --gpus 0,1 --layer-split 1 $mode --out "$folder/cuda.npy"
+            HOME=$folder LD_LIBRARY_PATH=$PWD/target/emu-reads "$tandem" logits -m "$model" \
+                --tokens "$(tokens "${mode%% *}")" --kv "$kv" --gpus 0,1 --layer-split 1 ${mode#* } --out "$folder/cuda.npy"
         done
     done
 done

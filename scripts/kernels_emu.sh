@@ -4,7 +4,7 @@
 #
 # usage: kernels_emu.sh [--reads] [OUTPUT FOLDER]. Needs g++ and an x86-64 CPU with AVX2 and FMA. Only what changed is
 # compiled. Programs find the libraries by LD_LIBRARY_PATH=target/emu. With --reads, into target/emu-reads, a kernel that
-# reads what nothing wrote ends the process (kernels/emu/reads).
+# reads what nothing wrote, or early what may still be written, ends the process (kernels/emu/reads).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

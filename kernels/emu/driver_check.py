@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The stub driver itself: what it must refuse, count and fail on demand.
 
-usage: driver_check.py [--libraries target/emu]
+usage: driver_check.py [--libraries target/emu] [--reads target/emu-reads]
 
 Each check is a function; those that must end the process run in a process of their own. One line a check; exit status 1
 if any fails. Python 3.9 and numpy.
@@ -426,6 +426,46 @@ def dies_where_nobody_waits_for_the_kernel_before(driver, cards):
     cards[0].launch_early("probe_exp", (1, 1, 1), (256, 1, 1), x, x, 4)
 
 
+def dies_where_a_kernel_reads_early_what_the_one_before_writes(driver, cards):
+    """kernel probe_early_read, block (0, 0, 0), thread (0, 0, 0) reads before it waits what a launch wrote that may still run"""
+    x, y = ones(cards[0]), ones(cards[0])
+    add(cards[0], x, y)
+    cards[0].launch_early("probe_early_read", (1, 1, 1), (256, 1, 1), x, y, 4)
+
+
+def dies_where_it_was_written_two_launches_before(driver, cards):
+    """kernel probe_early_read, block (0, 0, 0), thread (0, 0, 0) reads before it waits what a launch wrote that may still run"""
+    x, y, z = (ones(cards[0]) for _ in range(3))
+    add(cards[0], x, y)
+    cards[0].launch_early("add", (1, 1, 1), (256, 1, 1), z, 4, y, 4, 4, 1)
+    cards[0].launch_early("probe_early_read", (1, 1, 1), (256, 1, 1), x, y, 4)
+
+
+def dies_where_a_kernel_writes_before_it_waits(driver, cards):
+    """kernel probe_early_write, block (0, 0, 0), thread (0, 0, 0) writes before it waits"""
+    y = ones(cards[0], 256)
+    add(cards[0], ones(cards[0]), ones(cards[0]))
+    cards[0].launch_early("probe_early_write", (1, 1, 1), (256, 1, 1), y)
+
+
+def reads_early_what_has_ended_or_is_shown(driver, cards):
+    x, y, z = ones(cards[0]), ones(cards[0]), ones(cards[0], 256)
+    read = lambda launch, of: launch("probe_early_read", (1, 1, 1), (256, 1, 1), of, y, 4)
+    add(cards[0], x, y)
+    read(cards[0].launch, x)
+    read(cards[0].launch_early, x)
+    assert list(y.read()) == list(x.read())
+    cards[0].launch_early("probe_shown", (1, 1, 1), (256, 1, 1), z)
+    read(cards[0].launch_early, z)
+    assert (y.read() == 2).all()
+
+
+# With libraries that know who wrote what (kernels_emu.sh --reads).
+DYING_EARLY = [
+    dies_where_a_kernel_reads_early_what_the_one_before_writes,
+    dies_where_it_was_written_two_launches_before,
+    dies_where_a_kernel_writes_before_it_waits,
+]
 DYING = [
     dies_behind_the_end_of_an_allocation,
     dies_where_padding_was_written,
@@ -467,7 +507,8 @@ def start(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--libraries", type=pathlib.Path, default=KERNELS.parent / "target/emu")
-    parser.add_argument("--die", choices=[d.__name__ for d in DYING], help="run one check that ends the process")
+    parser.add_argument("--reads", type=pathlib.Path, help="libraries that know who wrote what")
+    parser.add_argument("--die", choices=[d.__name__ for d in DYING + DYING_EARLY], help="run one check that ends the process")
     options = parser.parse_args()
     if options.die:
         globals()[options.die](*start(options.libraries))
@@ -488,8 +529,13 @@ def main():
     if left != 0:
         failed += 1
         print(f"FAILED {left} allocations are left")
-    for check in DYING:
-        command = [sys.executable, __file__, "--libraries", str(options.libraries), "--die", check.__name__]
+    dying = [(check, options.libraries) for check in DYING]
+    if options.reads:
+        reads_early_what_has_ended_or_is_shown(*start(options.reads))
+        print("ok reads_early_what_has_ended_or_is_shown")
+        dying += [(check, options.reads) for check in DYING_EARLY]
+    for check, libraries in dying:
+        command = [sys.executable, __file__, "--libraries", str(libraries), "--die", check.__name__]
         ended = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         good = ended.returncode == -6 and check.__doc__ in ended.stderr
         failed += not good

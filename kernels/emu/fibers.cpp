@@ -56,6 +56,8 @@ struct Fiber {
     Dim thread;
     unsigned number;
     bool live;
+    bool has_waited;  // for the kernel before
+    bool has_fenced;
 };
 
 struct Warp {
@@ -110,6 +112,8 @@ struct Block {
     unsigned arrived = 0;     // at the block's barrier
     unsigned generation = 0;  // of the block's barrier
     unsigned idle = 0;        // switches since a fiber arrived somewhere, was let go, or ended
+    bool any_waited = false;  // a fiber waited for the kernel before
+    bool all_waited = false;  // so did all, or they met one that had
     Fiber* current = nullptr;
     void* caller_stack = nullptr;
 
@@ -162,6 +166,11 @@ void yield(Block& b, const char* waiting) {
 void release_block(Block& b) {
     b.arrived = 0;
     b.generation++;
+    // What one thread waited for, all may read behind the barrier.
+    if (b.any_waited && !b.all_waited) {
+        for (unsigned number = 0; number < b.count; number++) b.fibers[number].has_waited = true;
+        b.all_waited = true;
+    }
 }
 
 // Serves all lanes of a warp at once and lets each of them go.
@@ -197,6 +206,7 @@ void prepare(Block& b, Fiber& fiber, unsigned number) {
     const Dim& dim = b.launch->block;
     fiber.number = number;
     fiber.live = true;
+    fiber.has_waited = fiber.has_fenced = false;
     fiber.thread = Dim{number % dim.x, number / dim.x % dim.y, number / (dim.x * dim.y)};
     char* top = b.stacks[number]->end() - (number % WARP_LANES) * STAGGER_BYTES;
     void** at = reinterpret_cast<void**>(top);
@@ -214,8 +224,26 @@ const Dim& block_dim() { return block->launch->block; }
 const Dim& grid_dim() { return block->launch->grid; }
 
 void note_wait() {
-    if (block->launch->waited != nullptr) block->launch->waited->store(true, std::memory_order_relaxed);
+    block->current->has_waited = block->any_waited = true;
+    block->launch->order->waited.store(true, std::memory_order_relaxed);
 }
+
+void note_let() {
+    Order& order = *block->launch->order;
+    order.let.store(true, std::memory_order_relaxed);
+    if (!block->current->has_waited) order.let_unwaited.store(true, std::memory_order_relaxed);
+    if (!block->current->has_fenced) order.let_unfenced.store(true, std::memory_order_relaxed);
+}
+
+void note_fence() { block->current->has_fenced = true; }
+
+uint32_t running_launch() { return block != nullptr && block->current != nullptr ? block->launch->order->number : 1; }
+
+const Order* unwaited_order() {
+    if (block == nullptr || block->current == nullptr || block->current->has_waited) return nullptr;
+    return block->launch->order;
+}
+
 unsigned lane() { return block->current->number % WARP_LANES; }
 
 void* dynamic_shared() {
@@ -260,6 +288,7 @@ void run_block(const Launch& launch, Dim index) {
     b.live = b.count;
     b.arrived = 0;
     b.idle = 0;
+    b.any_waited = b.all_waited = false;
     while (b.stacks.size() < b.count) b.stacks.push_back(std::make_unique<Guarded>(STACK_BYTES));
     b.fibers.resize(b.count);
     b.warps.assign((b.count + WARP_LANES - 1) / WARP_LANES, Warp{});

@@ -5,9 +5,10 @@
 // cannot end aborts the process and names kernel, block and thread. A thread that has returned is waited for nowhere.
 // Does not know: grids, cards, drivers, what kernels compute.
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+
+#include "emu/order.h"
 
 namespace emu {
 
@@ -25,7 +26,7 @@ struct Launch {
     Dim block;
     size_t dynamic_bytes;  // of shared memory
     bool downwards;        // fibers and blocks in falling order
-    std::atomic<bool>* waited;  // set when a thread waits for the kernel before; null where none needs to
+    Order* order;  // among the launches of its stream
 };
 
 constexpr unsigned WARP_LANES = 32;
@@ -46,8 +47,15 @@ unsigned lane();
 void sync_block();
 // Every live lane of the warp gives a value and takes the source lane's; that of a lane that has returned is all ones.
 uint64_t exchange(uint64_t value, unsigned source, Meeting kind, size_t bytes);
-// The running thread waits for the kernel before, which has ended long ago.
+// The running thread waits for the kernel before, which has ended long ago; lets the next one begin; fences what it wrote.
 void note_wait();
+void note_let();
+void note_fence();
+// The order of the running launch while neither the running thread has waited nor, behind a barrier, another of its block;
+// null from then on.
+const Order* unwaited_order();
+// The number of the running launch; 1 where none runs.
+uint32_t running_launch();
 // The launch's dynamic shared memory; its end is the end of what may be touched.
 void* dynamic_shared();
 

@@ -31,7 +31,7 @@ struct Entry {
     Allocation allocation;
     char* mapping;  // null: noted, not ours
     size_t mapping_bytes;
-    unsigned char* marks;  // null: none are kept
+    uint32_t* marks;  // null: none are kept
 };
 
 struct Table {
@@ -65,10 +65,10 @@ template <class Map> auto* at_or_before(Map& map, uint64_t address) {
 bool keeps_marks = false;
 
 // A mark for each byte of new memory, or null. They are never given back: a kernel that touches freed memory is told so.
-unsigned char* new_marks(int owner, size_t bytes) {
+uint32_t* new_marks(int owner, size_t bytes) {
     if (owner == HOST || !keeps_marks) return nullptr;
-    void* marks = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (marks != MAP_FAILED) return static_cast<unsigned char*>(marks);
+    void* marks = mmap(nullptr, bytes * sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (marks != MAP_FAILED) return static_cast<uint32_t*>(marks);
     perror("emu: no memory for marks");
     abort();
 }
@@ -205,7 +205,7 @@ bool find_marks(uint64_t address, Marks* found) {
 void note_written(uint64_t address, size_t bytes) {
     Marks found;
     if (!keeps_marks || bytes == 0 || !find_marks(address, &found)) return;
-    memset(found.marks + (address - found.first), 1, std::min<uint64_t>(bytes, found.end - address));
+    std::fill_n(found.marks + (address - found.first), std::min<uint64_t>(bytes, found.end - address), 1u);
 }
 
 size_t memory_bytes(int card) {

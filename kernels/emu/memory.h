@@ -37,13 +37,14 @@ std::string describe_address(uint64_t address);
 // Aborts, naming it, where something behind an allocation's end was written that no page protects.
 void check_end(uint64_t address, const char* after);
 
-// A range of a card's memory, with a mark for each byte: 0 until it was written.
+// A range of a card's memory, with a mark for each byte: 0 until it was written, then the number of the launch that wrote
+// it last (order.h), 1 where that was none.
 struct Marks {
     uint64_t first, end;
-    unsigned char* marks;
+    uint32_t* marks;
 };
 
-// From now on, before the first allocation, it is kept which bytes of cards were written (reads/).
+// From now on, before the first allocation, it is kept who wrote which bytes of cards (reads/).
 void keep_marks();
 // The marks of the allocation that holds `address`. False where it is no card's, or none are kept.
 bool find_marks(uint64_t address, Marks* found);

@@ -1,5 +1,5 @@
-// probes.cu: device functions by themselves, for the parity check, and kernels that break the rules of barriers, for the
-// check of the stub; no part of the engine.
+// probes.cu: device functions by themselves, for the parity check, and kernels that break the rules of barriers and of early
+// launches, for the check of the stub; no part of the engine.
 //
 // shapes   x, y [n] f32
 // launch   grid (ceil(n / 256)), block 256
@@ -30,4 +30,27 @@ extern "C" __global__ void __launch_bounds__(PROBE_BLOCK) probe_divergent_barrie
 extern "C" __global__ void __launch_bounds__(PROBE_BLOCK) probe_divergent_warp(f32* y) {
     const i32 lane = (i32) threadIdx.x % WARP;
     y[threadIdx.x] = lane < WARP / 2 ? shuffle_xor((f32) lane, 1) : shuffle_down((f32) lane, 1);
+}
+
+// Reads before it waits.
+extern "C" __global__ void __launch_bounds__(PROBE_BLOCK) probe_early_read(const f32* x, f32* y, i32 n) {
+    const i32 i = (i32) (blockIdx.x * PROBE_BLOCK + threadIdx.x);
+    const f32 early = i < n ? x[i] : 0.0f;
+    wait_for_previous();
+    if (i < n) y[i] = early;
+}
+
+// Writes before it waits.
+extern "C" __global__ void __launch_bounds__(PROBE_BLOCK) probe_early_write(f32* y) {
+    y[threadIdx.x] = 1.0f;
+    wait_for_previous();
+}
+
+// Lets the next kernel see what it wrote before that one begins.
+extern "C" __global__ void __launch_bounds__(PROBE_BLOCK) probe_shown(f32* y) {
+    wait_for_previous();
+    y[threadIdx.x] = 2.0f;
+    fence_system();
+    __syncthreads();
+    let_next_start();
 }

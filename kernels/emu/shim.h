@@ -159,9 +159,10 @@ constexpr i32 LINE_BYTES = 128;
 constexpr bool MORE_REGISTERS = false;
 inline void prefetch(const void*) {}
 
-// A stream of the host runs its kernels one after another; who was to wait and did not is told.
+// A stream of the host runs its kernels one after another; who was to wait and did not is told, and with kernels_emu.sh
+// --reads also who reads early what a kernel that may still run wrote.
 inline void wait_for_previous() { emu::note_wait(); }
-inline void let_next_start() {}
+inline void let_next_start() { emu::note_let(); }
 
 inline u32 load_fresh(const u32* place) { return *place; }
 inline void add_one(u32* place) { __atomic_fetch_add(place, 1u, __ATOMIC_RELAXED); }
@@ -179,7 +180,10 @@ inline u32 count_around(u32* place, u32 limit) {
     return before;
 }
 
-inline void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void fence_system() {
+    emu::note_fence();
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
 inline u32 load_acquire_system(const u32* place) { return __atomic_load_n(place, __ATOMIC_ACQUIRE); }
 inline void store_release_system(u32* place, u32 value) { __atomic_store_n(place, value, __ATOMIC_RELEASE); }
 

@@ -24,6 +24,7 @@ class Stream {
     std::deque<Work> queue;         // late work; under the lock of all late work
     uint64_t posted = 0;            // works ever queued
     uint64_t run = 0;               // works of the queue that have run
+    uint64_t begun = 0;             // works that have begun, also at once; under the lock under which they run
     std::mutex recording;
     std::shared_ptr<Works> recorded;  // null unless it is recorded
 };
@@ -66,13 +67,23 @@ double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+thread_local Turn turn{nullptr, 0};
+
+// A work may run others, of the same stream too.
+void begin(Stream& stream, const Work& work) {
+    const Turn outer = turn;
+    turn = Turn{&stream, ++stream.begun};
+    work();
+    turn = outer;
+}
+
 // Runs queued work until `ticket` works have run.
 void run_until(Stream& stream, uint64_t ticket) {
     std::lock_guard<std::recursive_mutex> lock(late_mutex);
     while (stream.run < ticket && !stream.queue.empty()) {
         Work work = std::move(stream.queue.front());
         stream.queue.pop_front();
-        work();
+        begin(stream, work);
         stream.run++;
     }
 }
@@ -126,7 +137,7 @@ void post(const StreamRef& stream, Work work) {
     if (!late) {
         finish(stream);  // what was queued before the mode changed
         std::lock_guard<std::recursive_mutex> lock(stream->running);
-        work();
+        begin(*stream, work);
         return;
     }
     const bool is_null = stream == null_stream(stream->card);
@@ -135,12 +146,14 @@ void post(const StreamRef& stream, Work work) {
         for (const StreamRef& other : streams_of(stream->card)) {
             if (other->blocking) run_until(*other, other->posted);
         }
-        work();
+        begin(*stream, work);
         return;
     }
     stream->queue.push_back(std::move(work));
     stream->posted++;
 }
+
+Turn current_turn() { return turn; }
 
 void finish(const StreamRef& stream) { run_until(*stream, posted(*stream)); }
 

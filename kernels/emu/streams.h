@@ -25,6 +25,12 @@ StreamRef null_stream(int card);
 int card_of(const StreamRef& stream);
 
 void post(const StreamRef& stream, Work work);
+// The work that the calling thread runs: its stream, and how many works of that have begun.
+struct Turn {
+    const void* stream;
+    uint64_t number;
+};
+Turn current_turn();
 // Runs all work posted to a stream so far.
 void finish(const StreamRef& stream);
 // The same for every stream of a card.

@@ -115,12 +115,15 @@ static Status check_pointers(const Kernel& kernel, int card, const Arguments& ar
 }
 
 static void run(const Kernel& kernel, const Arguments& arguments, Launch launch, Beginning beginning) {
-    std::atomic<bool> waited{false};
+    Order order;
+    const Turn turn = current_turn();
+    begin_launch(order, turn.stream, turn.number, beginning == Beginning::Early);
     launch.arguments = arguments.addresses();
-    launch.waited = &waited;
+    launch.order = &order;
     launch_count++;
     run_grid(launch);
-    if (beginning == Beginning::Early && !waited) {
+    end_launch(order, turn.stream);
+    if (beginning == Beginning::Early && !order.waited) {
         fprintf(stderr, "emu: kernel %s begins early and none of its threads waits for the kernel before\n", kernel.name);
         abort();
     }

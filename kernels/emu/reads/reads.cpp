@@ -1,5 +1,5 @@
-// reads.cpp: a kernel that reads memory of a card which nothing wrote ends the process with a line that names kernel,
-// thread and address.
+// reads.cpp: a kernel that reads memory of a card which nothing wrote, or, before it has waited, what a launch wrote that may
+// still run then, or that writes before it has waited, ends the process with a line that names kernel, thread and address.
 //
 // Kernels are compiled with -fsanitize=thread, whose calls before each load and store of a unit end here in place of its
 // own library. Invariant: loads and stores of shared memory and of the host pass. Does not know: kernels.
@@ -22,7 +22,7 @@ constexpr size_t ENTRIES = 256;
 thread_local Marks known[ENTRIES];
 
 // The marks of `bytes` bytes, or null where they are no card's.
-unsigned char* marks_of(uint64_t address, size_t bytes) {
+uint32_t* marks_of(uint64_t address, size_t bytes) {
     Marks& entry = known[address >> SHIFT & (ENTRIES - 1)];
     if (address < entry.first || address + bytes > entry.end) {
         Marks found;
@@ -32,23 +32,33 @@ unsigned char* marks_of(uint64_t address, size_t bytes) {
     return entry.marks + (address - entry.first);
 }
 
+void end(const char* what, uint64_t address) {
+    char running[256];
+    if (!describe_running(running, sizeof running)) return;
+    fprintf(stderr, "emu: %s %s: %s\n", running, what, describe_address(address).c_str());
+    abort();
+}
+
 void on_read(const void* at, size_t bytes) {
     const auto address = reinterpret_cast<uint64_t>(at);
-    const unsigned char* marks = marks_of(address, bytes);
+    const uint32_t* marks = marks_of(address, bytes);
     if (marks == nullptr) return;
+    const Order* unwaited = unwaited_order();
     for (size_t i = 0; i < bytes; i++) {
-        if (marks[i] != 0) continue;
-        char running[256];
-        if (!describe_running(running, sizeof running)) return;
-        fprintf(stderr, "emu: %s reads what nothing wrote: %s\n", running, describe_address(address + i).c_str());
-        abort();
+        if (marks[i] == 0) end("reads what nothing wrote", address + i);
+        if (unwaited != nullptr && marks[i] >= FIRST_LAUNCH && unwaited->may_run(marks[i]))
+            end("reads before it waits what a launch wrote that may still run", address + i);
     }
 }
 
 void on_write(void* at, size_t bytes) {
-    unsigned char* marks = marks_of(reinterpret_cast<uint64_t>(at), bytes);
+    const auto address = reinterpret_cast<uint64_t>(at);
+    uint32_t* marks = marks_of(address, bytes);
     if (marks == nullptr) return;
-    for (size_t i = 0; i < bytes; i++) marks[i] = 1;
+    const Order* unwaited = unwaited_order();
+    if (unwaited != nullptr && unwaited->begins_early()) end("writes before it waits", address);
+    const uint32_t writer = running_launch();
+    for (size_t i = 0; i < bytes; i++) marks[i] = writer;
 }
 
 }  // namespace
