@@ -8,7 +8,8 @@
 //! The sum is the latency of one sequence. The maximum is the wait for the slowest part of the pipeline: the other
 //! sequences follow the first one through it, and so do prompt chunks. For one sequence it is `w` times the prompt
 //! time of a row. Decode reads the chosen weights, half a context of K/V, and on the last stage the head, and each op
-//! of a layer takes a time of its own; of prompt rows the products with weights count, without attention and head. Hand-offs run beside the computing.
+//! of a layer takes a time of its own; of prompt rows the products with weights count, without attention and head. Hand-offs
+//! run beside the computing.
 //!
 //! Invariants: sums are exact (integers), so equal plans cost the same in any order of evaluation; a time is at
 //! least 0 and at most [`TERM_PS_MAX`] a layer. Does not know: memory, devices.
