@@ -112,7 +112,7 @@ impl StageKernels {
             combine: all.plain("combine")?,
             append: all.for_kv("append_", kv)?,
             place_heads: all.for_kv("place_heads_", kv)?,
-            tiles: TileAttention::new(all, stage, kv, room.shared_bytes_max)?,
+            tiles: TileAttention::new(all, stage, kv, room)?,
             merge_images: all.plain("merge_images")?,
             attend_span: all.for_kv("attend_span_", kv)?,
             attend_merge: all.plain("attend_merge")?,

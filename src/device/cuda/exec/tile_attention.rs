@@ -3,6 +3,7 @@
 //! Invariant: neither shows in a bit (`kernels/attention_window.cu`). Does not know: programs, steps.
 
 use super::launch::Pool;
+use super::window::Room;
 use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Kernel;
 use crate::device::cuda::kernels::Kernels;
@@ -13,14 +14,14 @@ use crate::model::program::StateKind;
 struct Family {
     names: [&'static str; 2],
     at_once: usize,
-    /// Blocks up to which so few heads are the fastest (`docs/performance.md`).
+    /// Blocks of each multiprocessor up to which so few heads are the fastest (`docs/performance.md`).
     blocks_max: usize,
 }
 
 const FAMILIES: [Family; 4] = [
-    Family { names: ["attend_tile_1_", "attend_128_1_"], at_once: 1, blocks_max: 132 },
-    Family { names: ["attend_tile_2_", "attend_128_2_"], at_once: 2, blocks_max: 132 },
-    Family { names: ["attend_tile_4_", "attend_128_4_"], at_once: 4, blocks_max: 264 },
+    Family { names: ["attend_tile_1_", "attend_128_1_"], at_once: 1, blocks_max: 1 },
+    Family { names: ["attend_tile_2_", "attend_128_2_"], at_once: 2, blocks_max: 1 },
+    Family { names: ["attend_tile_4_", "attend_128_4_"], at_once: 4, blocks_max: 2 },
     Family { names: ["attend_tile_8_", "attend_128_8_"], at_once: 8, blocks_max: usize::MAX },
 ];
 
@@ -41,17 +42,18 @@ pub(super) struct TileAttention {
     kernels: Vec<[Kernel; 2]>,
     kv: KvFormat,
     tile_bytes_max: usize,
+    multiprocessors: usize,
 }
 
 impl TileAttention {
-    /// For a card whose blocks have so much shared memory.
+    /// For a card with such room.
     pub(super) fn new(
         all: &Kernels,
         stage: &StageProgram,
         kv: KvFormat,
-        shared_bytes_max: usize,
+        room: Room,
     ) -> Result<TileAttention, CudaError> {
-        let tile_bytes_max = shared_bytes_max.saturating_sub(OWN_BYTES);
+        let tile_bytes_max = room.shared_bytes_max.saturating_sub(OWN_BYTES);
         let widths = stage.program.states.iter().filter_map(|s| match s.kind {
             StateKind::Paged { key_width, value_width, .. } => Some((key_width, value_width)),
             StateKind::Fixed { .. } => None,
@@ -61,7 +63,7 @@ impl TileAttention {
         let kernel = |name| all.for_kv(name, kv)?.with_shared(bytes);
         let both = |family: &Family| Ok([kernel(family.names[0])?, kernel(family.names[1])?]);
         let kernels = FAMILIES.iter().map(both).collect::<Result<_, CudaError>>()?;
-        Ok(TileAttention { kernels, kv, tile_bytes_max })
+        Ok(TileAttention { kernels, kv, tile_bytes_max, multiprocessors: room.multiprocessors })
     }
 
     /// Whether it takes a state's heads, of which `heads` ask.
@@ -75,7 +77,7 @@ impl TileAttention {
     /// The kernel for so many tiles of a state, of whose heads rope turns `pairs` pairs: few heads a block where blocks are
     /// few.
     pub(super) fn kernel(&self, pool: &Pool, heads: usize, pairs: usize, tiles: usize) -> TileKernel<'_> {
-        let at = family(pool.heads, heads, tiles);
+        let at = family(pool.heads, heads, tiles, self.multiprocessors);
         let is_whole =
             (pool.key_width, pool.value_width) == (WHOLE, WHOLE) && [0, WHOLE / 2].contains(&pairs);
         TileKernel { kernel: &self.kernels[at][usize::from(is_whole)], at_once: FAMILIES[at].at_once }
@@ -90,10 +92,11 @@ pub(super) struct TileKernel<'a> {
 }
 
 /// The first family whose blocks are not too many, or that takes all heads of a K/V head.
-fn family(kv_heads: usize, heads: usize, tiles: usize) -> usize {
+fn family(kv_heads: usize, heads: usize, tiles: usize, multiprocessors: usize) -> usize {
     let group = heads / kv_heads;
     let fits = |&Family { at_once, blocks_max, .. }: &Family| {
-        at_once >= group || tiles * kv_heads * group.div_ceil(at_once) <= blocks_max
+        let blocks = tiles * kv_heads * group.div_ceil(at_once);
+        at_once >= group || blocks.div_ceil(multiprocessors) <= blocks_max
     };
     FAMILIES.iter().position(fits).expect("invariant: the last takes any number of blocks")
 }
@@ -110,20 +113,23 @@ mod tests {
 
     #[test]
     fn blocks_take_more_heads_where_they_are_many() {
-        for (kv_heads, heads, tiles, at_once) in [
-            (4, 32, 4, 1),
-            (4, 32, 8, 2),
-            (4, 32, 16, 4),
-            (4, 32, 32, 4),
-            (4, 32, 64, 8),
-            (8, 8, 1000, 1),
-            (8, 24, 1000, 4),
-            (2, 32, 1000, 8),
+        for (kv_heads, heads, tiles, multiprocessors, at_once) in [
+            (4, 32, 4, 132, 1),
+            (4, 32, 4, 46, 4),
+            (4, 32, 8, 132, 2),
+            (4, 32, 8, 46, 4),
+            (4, 32, 16, 132, 4),
+            (4, 32, 32, 132, 4),
+            (4, 32, 32, 46, 8),
+            (4, 32, 64, 132, 8),
+            (8, 8, 1000, 132, 1),
+            (8, 24, 1000, 132, 4),
+            (2, 32, 1000, 132, 8),
         ] {
+            let found = FAMILIES[family(kv_heads, heads, tiles, multiprocessors)].at_once;
             assert_eq!(
-                FAMILIES[family(kv_heads, heads, tiles)].at_once,
-                at_once,
-                "{heads} on {kv_heads}, {tiles} tiles"
+                found, at_once,
+                "{heads} on {kv_heads}, {tiles} tiles, {multiprocessors} multiprocessors"
             );
         }
     }

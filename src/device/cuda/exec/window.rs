@@ -51,7 +51,7 @@ type Launched = Result<(), CudaError>;
 /// What a card has room for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
-    multiprocessors: usize,
+    pub(super) multiprocessors: usize,
     pub(super) shared_bytes_max: usize,
 }
 
