@@ -191,7 +191,7 @@ faulty link-stop:1 "no link between GPUs could have it" --gpus 0,1 --layer-split
 
 refused "numbered from 0" plan --gpus 2
 refused "named twice" plan --gpus 0,0
-refused "join GPUs" plan --gpus 0,cpu:1 --link peer
+refused "join two GPUs" plan --gpus 0,cpu:1 --link peer
 refused "is a virtual card" bench --gpus 0,cpu:1 --profile
 refused "not found" plan --gpus 0 --nvrtc "$folder/none.so"
 echo "$compared outputs of emulated CUDA cards are equal to the last byte, $near chunk outputs are near virtual cards'"
