@@ -333,7 +333,7 @@ DEVICE void attend_tile(const WindowCall& call) {
     }
 }
 
-#define ATTEND_TILE(NAME, FORM, WIDTH, BLOCKS, HEADS, KEYS, ACC_HEADS, ACC_DIMS)                                              \
+#define ATTEND_TILE(NAME, FORM, WIDTH, BLOCKS, HEADS, KEYS, ACC_HEADS, ACC_DIMS)                                       \
     extern "C" __global__ void __launch_bounds__(TILE_BLOCK, BLOCKS)                                                   \
     NAME(f32* q, i32 q_stride, i32 q_heads, f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads,            \
          i32 key_width, i32 value_width, const f32* q_weight, const f32* k_weight, f32 eps, const f32* cos_sin,        \
@@ -342,7 +342,7 @@ DEVICE void attend_tile(const WindowCall& call) {
          u32 fault_id) {                                                                                               \
         const Heads heads = {q, q_stride, q_heads, k, k_stride, v, v_stride, kv_heads, key_width, value_width,         \
                              q_weight, k_weight, eps, cos_sin, pairs, neox};                                           \
-        attend_tile<FORM, WIDTH, HEADS, KEYS, ACC_HEADS, ACC_DIMS>(                                                           \
+        attend_tile<FORM, WIDTH, HEADS, KEYS, ACC_HEADS, ACC_DIMS>(                                                    \
             WindowCall{heads, scale, positions, states, pages, pages_per_state, pool, page_bytes, work, tiles_max,     \
                        first, n, fault, fault_id});                                                                    \
     }
