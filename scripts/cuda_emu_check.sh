@@ -165,7 +165,8 @@ for cards in 0 "0,1 --layer-split 4" "1,cpu:1 --layer-split 4"; do
     faulty old-driver "it is older than NVRTC" --gpus $cards
 done
 faulty lost-card:1 CUDA_ERROR_UNKNOWN --gpus 0,1 --layer-split 4
-faulty kernel:0 CUDA_ERROR_ILLEGAL_ADDRESS --gpus 1,0 --layer-split 4
+faulty kernel:0 "cuda:0 failed" --gpus 1,0 --layer-split 4
+faulty lost-card:1 "cuda:1" --gpus 1,0 --layer-split 4
 faulty kernel "no GPU that could fail" --gpus cpu:1
 faulty lost-card:7 "no GPU 7 that could fail" --gpus 0
 faulty no-nvrtc:1 "--gpus 1 (" --gpus 0,1
@@ -180,9 +181,9 @@ for fault in peer-test peer-test:1; do
     faulty $fault "did not arrive as they were sent (there); use --link auto" --gpus 0,1 --layer-split 4 --link peer
 done
 for link in peer mapped; do
-    faulty link-stop "the rows of the card before did not come in time" --gpus 0,1 --layer-split 4 --link $link --prompt a
+    faulty link-stop "cuda:1 failed: the rows of cuda:0 did not come in time" --gpus 0,1 --layer-split 4 --link $link --prompt a
 done
-faulty link-stop:1 "the rows of the card before did not come in time" --gpus 1,0 --layer-split 4 --prompt a
+faulty link-stop:1 "cuda:0 failed: the rows of cuda:1 did not come in time" --gpus 1,0 --layer-split 4 --prompt a
 for cards in 0 0,cpu:1 "0,1 --layer-split 4 --link staged"; do
     # shellcheck disable=SC2086 # as above
     faulty link-stop "no link between GPUs could have it" --gpus $cards

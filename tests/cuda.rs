@@ -67,7 +67,7 @@ impl Gpu {
             let layers = layers[0]..layers[1];
             let items = footprint.stage_items(CardKind::Cuda, layers.clone(), &setup.sizes());
             let facts = CardFacts {
-                id: CardId(i as u32),
+                id: CardId::cuda(i as u32),
                 kind: CardKind::Cuda,
                 name: format!("cuda:{i}"),
                 memory_bytes: items.iter().map(|i| i.bytes).sum(),

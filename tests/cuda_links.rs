@@ -126,7 +126,7 @@ fn choice(cards: &[LinkCard; 2], link: LinkChoice) -> CardChoice {
     let listing = listing::list(Vendor::Cuda, None, None).unwrap();
     let devices: Vec<_> = listing.cards.iter().filter(|c| c.usable.is_ok()).take(cards.len()).collect();
     let facts = |index: usize| CardFacts {
-        id: CardId(index as u32),
+        id: CardId::cuda(index as u32),
         kind: CardKind::Cuda,
         name: format!("cuda:{index}"),
         memory_bytes: 256 << 20,
@@ -143,7 +143,7 @@ fn choice(cards: &[LinkCard; 2], link: LinkChoice) -> CardChoice {
         threads: CpuThreads::Shared(1),
         tier: tandem::device::cpu::simd::tier::Tier::detect(),
         cuda: Some(CudaChoice {
-            devices: (0..).map(CardId).zip(devices.iter().map(|d| d.device.clone())).collect(),
+            devices: (0..).map(CardId::cuda).zip(devices.iter().map(|d| d.device.clone())).collect(),
             kernels: kernels(),
         }),
     }
@@ -241,7 +241,7 @@ fn rows_at_fault_name_the_card_and_layer_that_made_them_on_every_card_behind() {
         .into_iter()
         .zip(&cuda.devices)
         .map(|(layers, (id, device))| {
-            let facts = choice.cards[id.index()].clone();
+            let facts = choice.cards.iter().find(|facts| facts.id == *id).unwrap().clone();
             let mut card = tandem::device::cuda::card::CudaCard::open(facts, device, &cuda.kernels).unwrap();
             let stage = StageProgram { program: model.program.clone(), layers };
             let exec = card.stage(&stage, &model.file, &setup.settings(), &Quiet).unwrap();
@@ -255,7 +255,7 @@ fn rows_at_fault_name_the_card_and_layer_that_made_them_on_every_card_behind() {
     for kind in LinkKind::OF_CARDS {
         let ring = ring(cards, kind, size);
         stages[0].1.leave_by(ring.clone());
-        stages[1].1.arrive_by(ring.clone(), LIMIT);
+        stages[1].1.arrive_by(ring.clone(), CardId::cuda(0), LIMIT);
         for (sequence, value) in [(1, f32::NAN), (2, 0.5)] {
             let batch = Batch::new(BatchId(u64::from(sequence)), rows(StateId(0), 0, &[1, 2, 3]));
             let (input, mut output) = (vec![value; 3 * width], vec![0.0; 3 * model.program.facts.vocab]);
@@ -268,7 +268,7 @@ fn rows_at_fault_name_the_card_and_layer_that_made_them_on_every_card_behind() {
             if value.is_nan() {
                 for ended in [first, second] {
                     let Err(CardError::NotFinite { card, layer, .. }) = ended else { panic!("{ended:?}") };
-                    assert_eq!((card, layer), (CardId(0), 1));
+                    assert_eq!((card, layer), (CardId::cuda(0), 1));
                 }
             } else {
                 first.unwrap();

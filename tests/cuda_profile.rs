@@ -39,7 +39,7 @@ fn a_batch_is_taken_apart_into_all_its_launches_and_the_bytes_that_they_read() {
         (Setup { kv: KvFormat::F16, rows_max: 9, ..Setup::new(128) }, 1..program.layers.len());
     let device = &listing.cards.iter().find(|c| c.usable.is_ok()).unwrap().device;
     let facts = CardFacts {
-        id: CardId(0),
+        id: CardId::cuda(0),
         kind: CardKind::Cuda,
         name: "cuda:0".to_owned(),
         memory_bytes: 256 << 20,

@@ -17,7 +17,7 @@ use tandem::model::facts::{CardId, StateId};
 const VOCAB: usize = 10;
 
 fn pipeline(stage_count: usize, options: &EngineOptions) -> Machines {
-    let spec = |stage| StageSpec { card: CardId(stage as u32), kv_pages: options.kv_pages() };
+    let spec = |stage| StageSpec { card: CardId::cpu(stage as u32), kv_pages: options.kv_pages() };
     machines(&(0..stage_count).map(spec).collect::<Vec<_>>(), options).unwrap()
 }
 
@@ -218,12 +218,12 @@ fn a_batch_that_does_not_come_back_ends_everything_at_its_deadline() {
     bench.submit(0, request(2, 50));
     bench.submit(1, request(2, 50));
     assert_eq!(bench.coordinator.deadline_ns(), Some(30_000_000));
-    let tick = || CoordinatorEvent::Tick { suspect: Some(CardId(1)) };
+    let tick = || CoordinatorEvent::Tick { suspect: Some(CardId::cpu(1)) };
     bench.step(tick(), 29_999_999);
     assert!(bench.finishes().is_empty());
     bench.step(tick(), 30_000_000);
     let late =
-        Finish::Failed(EngineError::Late { batch: BatchId(0), suspect: Some(CardId(1)), waited_ms: 30 });
+        Finish::Failed(EngineError::Late { batch: BatchId(0), suspect: Some(CardId::cpu(1)), waited_ms: 30 });
     assert_eq!(bench.finishes(), [(0, late.clone()), (1, late.clone())]);
     assert_eq!(bench.others, [CoordinatorAction::Abort]);
     bench.submit(2, request(1, 1));
@@ -299,7 +299,7 @@ fn a_stage_asks_for_pages_input_and_place_in_this_order() {
     let stray = Arc::new(Batch::new(BatchId(5), vec![row(0, 7)]));
     let action = stage.step(StageEvent::Popped(StageCommand::Run(stray)), 8);
     let StageAction::End(Some(StageDeath { card, cause })) = action else { panic!("{action:?}") };
-    assert_eq!(card, CardId(1));
+    assert_eq!(card, CardId::cpu(1));
     assert!(cause.contains("do not continue"), "{cause}");
 }
 
@@ -312,7 +312,7 @@ fn bad_rows_are_told_and_handed_on_and_a_bad_card_is_the_end() {
         (RunFault::Rows("inf".to_owned()), StageAction::Tell(BatchId(0), "inf".to_owned())),
         (
             RunFault::Card("lost".to_owned()),
-            StageAction::End(Some(StageDeath { card: CardId(0), cause: "lost".to_owned() })),
+            StageAction::End(Some(StageDeath { card: CardId::cpu(0), cause: "lost".to_owned() })),
         ),
     ] {
         let stage = &mut pipeline(1, &options).stages[0];

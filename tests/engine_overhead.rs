@@ -32,7 +32,7 @@ fn tokens_per_second(stage_count: usize, sequences: usize, vocab: usize, tokens:
     let options = EngineOptions { sequences, ..EngineOptions::new(vocab, 1024, tokens + 8) };
     let stage = |stage| EngineStage {
         exec: Box::new(Idle),
-        spec: StageSpec { card: CardId(stage), kv_pages: options.kv_pages() },
+        spec: StageSpec { card: CardId::cpu(stage), kv_pages: options.kv_pages() },
         turn: None,
         arrives: None,
     };

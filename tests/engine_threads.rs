@@ -31,7 +31,7 @@ fn options(context: usize) -> EngineOptions {
 
 fn card(stage: usize, stage_count: usize, options: &EngineOptions) -> HashCard {
     let layers = stage * LAYERS / stage_count..(stage + 1) * LAYERS / stage_count;
-    HashCard::new(CardId(stage as u32), layers, LAYERS, VOCAB, options.kv_pages())
+    HashCard::new(CardId::cpu(stage as u32), layers, LAYERS, VOCAB, options.kv_pages())
 }
 
 fn start_with(
@@ -42,7 +42,7 @@ fn start_with(
 ) -> Engine {
     let stage = |stage: usize| EngineStage {
         exec: wrap(stage, card(stage, stage_count, &options)),
-        spec: StageSpec { card: CardId(stage as u32), kv_pages: options.kv_pages() },
+        spec: StageSpec { card: CardId::cpu(stage as u32), kv_pages: options.kv_pages() },
         turn: turn.clone(),
         arrives: None,
     };
@@ -277,10 +277,10 @@ fn gated(gated: usize, options: EngineOptions) -> (Engine, Sender<Order>) {
 
 #[test]
 fn a_dead_stage_ends_all_requests_with_its_cause_and_refuses_new_ones() {
-    let failure = CardError::Unsupported { card: CardId(1), what: "the fan stopped".to_owned() };
+    let failure = CardError::Unsupported { card: CardId::cpu(1), what: "the fan stopped".to_owned() };
     for stage in [0, 1] {
         for (order, cause) in [
-            (Order::Fail(failure.clone()), "card 1: the fan stopped"),
+            (Order::Fail(failure.clone()), "cpu:1: the fan stopped"),
             (Order::Panic, "panic: the card caught fire"),
         ] {
             let (engine, orders) = gated(stage, EngineOptions { sequences: 2, ..options(64) });
@@ -289,7 +289,7 @@ fn a_dead_stage_ends_all_requests_with_its_cause_and_refuses_new_ones() {
                 orders.send(Order::Run).unwrap();
             }
             orders.send(order).unwrap();
-            let died = EngineError::StageDied { card: CardId(stage as u32), cause: cause.to_owned() };
+            let died = EngineError::StageDied { card: CardId::cpu(stage as u32), cause: cause.to_owned() };
             for handle in &mut handles {
                 assert_eq!(hear(handle).finish.unwrap().0, Finish::Failed(died.clone()));
             }
@@ -305,7 +305,7 @@ fn rows_that_are_not_finite_end_their_request_alone() {
     let (engine, orders) = gated(0, EngineOptions { sequences: 1, ..options(64) });
     let mut bad = engine.submit(request(5, 50, 1)).unwrap();
     let mut good = engine.submit(request(5, 10, 2)).unwrap();
-    orders.send(Order::Fail(CardError::NotFinite { card: CardId(0), op: "norm", layer: 2 })).unwrap();
+    orders.send(Order::Fail(CardError::NotFinite { card: CardId::cpu(0), op: "norm", layer: 2 })).unwrap();
     drop(orders);
     let Finish::Failed(EngineError::Rows { cause }) = hear(&mut bad).finish.unwrap().0 else { panic!() };
     assert!(cause.contains("not finite in norm of layer 2"), "{cause}");
@@ -322,7 +322,7 @@ fn a_hanging_card_ends_requests_at_the_deadline() {
     let mut handle = engine.submit(request(5, 50, 1)).unwrap();
     let finish = hear(&mut handle).finish.unwrap().0;
     assert!(
-        matches!(finish, Finish::Failed(EngineError::Late { waited_ms: 90.., suspect: Some(CardId(1)), .. })),
+        matches!(finish, Finish::Failed(EngineError::Late { waited_ms: 90.., suspect: Some(card), .. }) if card == CardId::cpu(1)),
         "{finish:?}"
     );
     drop(orders);
@@ -389,7 +389,8 @@ fn stages_that_share_a_turn_or_are_pinned_give_the_same_text() {
         assert!(
             t.busy_ns > 0 && t.busy_ns + t.waiting_in_ns + t.waiting_out_ns + t.waiting_turn_ns <= t.span_ns
         );
-        let bytes = if stage.card == CardId(3) { None } else { Some((t.rows * HASH_ROW_VALUES as u64) * 4) };
+        let bytes =
+            if stage.card == CardId::cpu(3) { None } else { Some((t.rows * HASH_ROW_VALUES as u64) * 4) };
         assert!(bytes.is_none_or(|b| b == t.handed_bytes));
     }
     engine.take_stats();

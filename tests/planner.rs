@@ -88,7 +88,7 @@ impl Case {
 
 /// The stages of a plan as the cost function takes them.
 fn stages_of(plan: &Plan) -> Vec<Assignment> {
-    plan.stages.iter().map(|s| (s.card.index(), s.layers.clone())).collect()
+    plan.stages.iter().map(|s| (s.card.number as usize, s.layers.clone())).collect()
 }
 
 /// What the planner minimises, and how it breaks ties.
@@ -165,7 +165,7 @@ fn cards(count: Range<usize>) -> impl Strategy<Value = (Vec<CardFacts>, LinkFact
                 .iter()
                 .enumerate()
                 .map(|(at, &(memory_bytes, decode_bytes_per_s, prompt_macs_per_s, decode_op_us))| CardFacts {
-                    id: CardId(at as u32),
+                    id: CardId::cpu(at as u32),
                     kind: CardKind::Cpu,
                     name: format!("cpu:{at}"),
                     memory_bytes,
@@ -290,7 +290,7 @@ proptest! {
             // The same bytes, given to the cards named, are enough.
             let mut larger = case.clone();
             for need in &refusal.cards {
-                larger.cards[need.card.index()].memory_bytes += need.missing_bytes;
+                larger.cards[need.card.number as usize].memory_bytes += need.missing_bytes;
             }
             prop_assert!(larger.plan().is_ok());
         }
@@ -304,14 +304,14 @@ proptest! {
             let layers: Vec<usize> = plan.stages.iter().flat_map(|s| s.layers.clone()).collect();
             prop_assert_eq!(layers, (0..case.footprint.layers.len()).collect::<Vec<_>>());
             for stage in &plan.stages {
-                let card = stage.card.index();
+                let card = stage.card.number as usize;
                 prop_assert_eq!(&stage.items, &case.footprint.stage_items(
                     case.cards[card].kind, stage.layers.clone(), &case.options.sizes));
                 prop_assert_eq!(stage.used_bytes, stage.items.iter().map(|i| i.bytes).sum::<u64>());
                 prop_assert_eq!(stage.budget_bytes, case.budget_bytes(card));
                 prop_assert!(stage.used_bytes <= stage.budget_bytes);
             }
-            let mut named: Vec<u32> = plan.stages.iter().map(|s| s.card.0).chain(plan.idle.iter().map(|i| i.card.0)).collect();
+            let mut named: Vec<u32> = plan.stages.iter().map(|s| s.card.number).chain(plan.idle.iter().map(|i| i.card.number)).collect();
             named.sort_unstable();
             prop_assert_eq!(named, (0..case.cards.len() as u32).collect::<Vec<_>>());
             prop_assert_eq!(plan, case.plan().unwrap(), "same input, same plan");
@@ -368,16 +368,16 @@ proptest! {
         let plan = case.plan().unwrap();
         let firsts: Vec<usize> = plan.stages.iter().map(|s| s.layers.start).collect();
         prop_assert_eq!(&firsts[1..], &starts[..]);
-        prop_assert_eq!(plan.stages.iter().map(|s| s.card.index()).collect::<Vec<_>>(), order.clone());
+        prop_assert_eq!(plan.stages.iter().map(|s| s.card.number as usize).collect::<Vec<_>>(), order.clone());
         // An order alone leaves the layers to the planner, and cards may stay idle.
         case.options.layer_split = None;
         let plan = case.plan().unwrap();
         let places: Vec<usize> = plan.stages.iter()
-            .map(|s| order.iter().position(|&card| card == s.card.index()).unwrap()).collect();
+            .map(|s| order.iter().position(|&card| card == s.card.number as usize).unwrap()).collect();
         prop_assert!(places.windows(2).all(|pair| pair[0] < pair[1]));
         case.options.gpu_order = Some(GpuOrder::FastestLast);
         let plan = case.plan().unwrap();
-        let rates: Vec<f64> = plan.stages.iter().map(|s| case.cards[s.card.index()].decode_bytes_per_s).collect();
+        let rates: Vec<f64> = plan.stages.iter().map(|s| case.cards[s.card.number as usize].decode_bytes_per_s).collect();
         prop_assert!(rates.windows(2).all(|pair| pair[0] <= pair[1]));
         case.options.skip_split_if_fits = true;
         case.options.gpu_order = Some(GpuOrder::Explicit(order.clone()));
@@ -560,7 +560,7 @@ fn more_cards_than_layers_leave_the_surplus_idle_by_name() {
 #[test]
 fn a_card_that_holds_no_layer_is_idle_and_says_so() {
     let plan = virtual_case(30, &[8 << 30, 1 << 20, 8 << 30]).plan().unwrap();
-    assert_eq!(plan.stages.iter().map(|s| s.card.0).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(plan.stages.iter().map(|s| s.card.number).collect::<Vec<_>>(), [0, 2]);
     assert!(plan.idle[0].reason.contains("holds no layer"), "{}", plan.idle[0].reason);
 }
 

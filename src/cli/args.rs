@@ -146,7 +146,7 @@ pub(super) struct SplitArgs {
     pub(super) compilers: CompilerArgs,
     /// Let GPUs fail on purpose, to see what follows: out-of-memory; lost-card (each call fails after some launches);
     /// kernel (one reaches outside its memory); no-nvrtc (no run-time compiler); old-driver (it refuses what the
-    /// compiler makes); peer-test (a peer link changes what crosses it); link-stop (a link stops after some batches).
+    /// compiler makes); peer-test (a peer link changes what crosses it); link-stop (a link stops after 4 batches: prompts and tokens).
     /// lost-card:1 for card 1 alone
     #[arg(long, value_name = "FAULT")]
     pub(super) force_fault: Option<ForcedFault>,

@@ -1,6 +1,6 @@
 //! The cards that `--gpus` names, with their memory, rates and links.
 //!
-//! Invariants: cards have ids in the order named; a card that cannot be used is refused with the reason, and only
+//! Invariants: cards stand in the order named; a card that cannot be used is refused with the reason, and only
 //! cards that nobody named are left out silently.
 
 use anyhow::{Context as _, bail};
@@ -16,7 +16,7 @@ use crate::device::cuda::listing::{self, DECODE_OP_US, Listing};
 use crate::device::cuda::vendor::{Architecture, Vendor};
 use crate::engine::linking::LinkChoice;
 use crate::engine::open::{CardChoice, CpuThreads, CudaChoice};
-use crate::model::facts::{CardFacts, CardId, CardKind, LinkFacts, LinkKind, RateSource};
+use crate::model::facts::{CardFacts, CardKind, LinkFacts, LinkKind, RateSource};
 use crate::split::CARDS_MAX;
 use crate::split::budget::{format_bytes, parse_bytes};
 use crate::split::defaults::{self, virtual_card};
@@ -138,19 +138,18 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
         },
     );
     let (mut facts, mut devices, mut gpus, mut virtual_index) = (Vec::new(), Vec::new(), Vec::new(), 0);
-    for (index, card) in (0u32..).zip(&all) {
-        let id = CardId(index);
+    for (place, card) in all.iter().enumerate() {
         facts.push(match *card {
             Named::Virtual => {
                 let card = virtual_card(virtual_index, virtual_bytes, rates);
                 virtual_index += 1;
-                CardFacts { id, ..card }
+                card
             }
             Named::Gpu(vendor, number) => {
                 let listing = listings.of(vendor);
-                let facts = gpu_card(listing, number, id)?;
-                devices.push((id, listing.cards[number].device.clone()));
-                gpus.push((id, vendor, number));
+                let facts = gpu_card(listing, number)?;
+                devices.push((facts.id, listing.cards[number].device.clone()));
+                gpus.push((place, vendor, number));
                 facts
             }
         });
@@ -219,11 +218,11 @@ fn say_what_runs<'a>(devices: impl Iterator<Item = &'a Device>) {
     }
 }
 
-/// Links between all cards, as they are to be tried.
+/// Links between all cards, as they are to be tried; each GPU comes with its place among the cards.
 fn links(
     kinds: &[CardKind],
     listings: &Listings,
-    gpus: &[(CardId, Vendor, usize)],
+    gpus: &[(usize, Vendor, usize)],
     link: LinkChoice,
 ) -> anyhow::Result<LinkFacts> {
     let mut facts = defaults::links(kinds);
@@ -240,7 +239,6 @@ fn links(
             let kind = link.between(device(maker, from_number), device(other, to_number))?;
             let numbers = Some((from_number, to_number)).filter(|_| maker == other);
             let rate = numbers.and_then(|numbers| measured.link(listings.of(maker), numbers, kind));
-            let (from, to) = (from.index(), to.index());
             facts.kinds[from][to] = kind;
             facts.rates[from][to] = rate.unwrap_or_else(|| defaults::link_rate(kind));
         }
@@ -249,7 +247,7 @@ fn links(
 }
 
 /// What the planner knows of a maker's card `number`.
-fn gpu_card(listing: &Listing, number: usize, id: CardId) -> anyhow::Result<CardFacts> {
+fn gpu_card(listing: &Listing, number: usize) -> anyhow::Result<CardFacts> {
     let (count, vendor) = (listing.cards.len(), listing.driver.vendor());
     let (flag, cards) = (vendor.flag(number), vendor.cards());
     let Some(card) = listing.cards.get(number) else {
@@ -267,10 +265,11 @@ fn gpu_card(listing: &Listing, number: usize, id: CardId) -> anyhow::Result<Card
             let rates = if measured.is_some() { RateSource::Measured } else { RateSource::Typical };
             let CardSpeed { decode_bytes_per_s, decode_op_us, prompt_macs_per_s } =
                 measured.unwrap_or(typical);
+            let id = vendor.card(number);
             Ok(CardFacts {
                 id,
-                kind: vendor.card_kind(),
-                name: vendor.card_name(number),
+                kind: id.kind,
+                name: id.to_string(),
                 memory_bytes: free_bytes.saturating_sub(DRIVER_BYTES.min(card.device.memory_bytes / 16)),
                 decode_bytes_per_s,
                 decode_op_us,

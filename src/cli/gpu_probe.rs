@@ -22,9 +22,7 @@ use crate::device::cuda::listing::Listing;
 use crate::device::{StageExec, StageSettings};
 use crate::gguf::File;
 use crate::model::arch;
-use crate::model::facts::{
-    Activations, CardFacts, CardId, KvFormat, PageId, RateSource, StageProgram, StateId,
-};
+use crate::model::facts::{Activations, CardFacts, KvFormat, PageId, RateSource, StageProgram, StateId};
 use crate::model::footprint::{Footprint, LayerFootprint, StageSizes};
 use crate::model::synth::{Changes, Geometry};
 
@@ -124,7 +122,8 @@ impl Probe {
     ) -> anyhow::Result<Probe> {
         let listed = &listing.cards[number];
         let vendor = listing.driver.vendor();
-        let (kind, name) = (vendor.card_kind(), vendor.card_name(number));
+        let card = vendor.card(number);
+        let (kind, name) = (card.kind, card.to_string());
         let blueprint = Geometry::probe(width, layers).blueprint(&Changes::default())?;
         let mut made = tempfile::Builder::new().prefix("tandem-probe-").suffix(".gguf").tempfile()?;
         let _made = interrupt::Unfinished::new(made.path());
@@ -145,7 +144,7 @@ impl Probe {
         let footprint = Footprint::of(&program, Activations::Int8);
         let items = footprint.stage_items(kind, 0..layers, &sizes);
         let facts = CardFacts {
-            id: CardId(number as u32),
+            id: card,
             kind,
             name: name.clone(),
             memory_bytes: items.iter().map(|item| item.bytes).sum(),

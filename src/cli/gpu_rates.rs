@@ -178,7 +178,7 @@ impl LoadProgress for Unwatched {
 pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::Result<GpuRates> {
     let mut cards = Vec::new();
     for (number, listed) in listing.cards.iter().enumerate().filter(|(_, card)| card.usable.is_ok()) {
-        let card = CardId(number as u32);
+        let card = listing.driver.vendor().card(number);
         let context = Context::open(&listed.device).map_err(|e| e.on(card))?;
         let machine = Machine::of(&listed.device).map_err(|e| e.on(card))?;
         let place = Place { card, context: &context, machine, progress: &Unwatched };

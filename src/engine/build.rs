@@ -92,10 +92,10 @@ mod tests {
     #[test]
     fn a_card_with_too_few_pages_is_named() {
         let options = EngineOptions { sequences: 3, ..EngineOptions::new(32, 4, 130) };
-        let spec = |card, kv_pages| StageSpec { card: CardId(card), kv_pages };
+        let spec = |card, kv_pages| StageSpec { card: CardId::cpu(card), kv_pages };
         assert!(machines(&[spec(0, 9), spec(1, 9)], &options).is_ok());
         let error = machines(&[spec(0, 9), spec(7, 8)], &options).unwrap_err();
-        assert!(error.to_string().starts_with("card 7: 8 K/V pages"), "{error}");
+        assert!(error.to_string().starts_with("cpu:7: 8 K/V pages"), "{error}");
         assert!(machines(&[], &options).is_err());
     }
 }

@@ -158,16 +158,16 @@ mod tests {
     fn a_death_says_its_card_and_what_to_do_once() {
         for (cause, expected) in [
             (
-                "card 0: cuLaunch: lost; check the log, and start again",
-                "card 0 failed: cuLaunch: lost; check the log, and start again, on other cards if it happens again",
+                "cuda:1: cuLaunch: lost; check the log, and start again",
+                "cuda:1 failed: cuLaunch: lost; check the log, and start again, on other cards if it happens again",
             ),
-            ("panic: x", "card 0 failed: panic: x; start again, on other cards if it happens again"),
+            ("panic: x", "cuda:1 failed: panic: x; start again, on other cards if it happens again"),
             (
-                "card 1: no rows",
-                "card 0 failed: card 1: no rows; start again, on other cards if it happens again",
+                "cuda:0: no rows",
+                "cuda:1 failed: cuda:0: no rows; start again, on other cards if it happens again",
             ),
         ] {
-            let error = EngineError::StageDied { card: CardId(0), cause: cause.to_owned() };
+            let error = EngineError::StageDied { card: CardId::cuda(1), cause: cause.to_owned() };
             assert_eq!(error.to_string(), expected);
         }
     }

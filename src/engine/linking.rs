@@ -87,7 +87,7 @@ pub(super) fn link(
             Ok(ring) => {
                 let ring = Arc::new(ring);
                 from.exec.leave_by(ring.clone());
-                to.exec.arrive_by(ring.clone(), limit);
+                to.exec.arrive_by(ring.clone(), from.card.facts().id, limit);
                 return Ok(Linked { ring: Some(ring), kind, why: joined(&whys) });
             }
             Err(what) if choice == LinkChoice::Auto => {

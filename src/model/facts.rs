@@ -40,8 +40,6 @@ macro_rules! identity {
     };
 }
 
-identity!(/// A device of the plan, in the order in which the user named the cards.
-    CardId, "card");
 identity!(/// A stage: position in the pipeline, 0 embeds.
     StageId, "stage");
 identity!(/// A layer of the model, from 0.
@@ -52,6 +50,39 @@ identity!(/// A page of K/V on one card.
     PageId, "page");
 identity!(/// A place in a link's ring.
     SlotId, "slot");
+
+/// A device of the plan, as people know it: `cuda:1`, `hip:0`, `cpu:0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CardId {
+    /// What it is made of.
+    pub kind: CardKind,
+    /// Among those of its kind: as its driver counts, or as virtual cards were named.
+    pub number: u32,
+}
+
+impl CardId {
+    /// The virtual card `cpu:number`.
+    pub const fn cpu(number: u32) -> CardId {
+        CardId { kind: CardKind::Cpu, number }
+    }
+
+    /// The CUDA card `cuda:number`.
+    pub const fn cuda(number: u32) -> CardId {
+        CardId { kind: CardKind::Cuda, number }
+    }
+}
+
+impl fmt::Display for CardId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind.prefix(), self.number)
+    }
+}
+
+impl serde::Serialize for CardId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
 
 /// How K and V are kept (`docs/numerics.md`, Attention).
 #[derive(
@@ -110,7 +141,7 @@ pub enum Activations {
 }
 
 /// What a card is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CardKind {
     /// A virtual card: a share of this computer's memory, with its CPUs.
@@ -125,6 +156,15 @@ impl CardKind {
     /// Whether it is a GPU: both kinds keep and compute the same.
     pub fn is_gpu(self) -> bool {
         self != CardKind::Cpu
+    }
+
+    /// What stands before a card's number in its name.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            CardKind::Cpu => "cpu",
+            CardKind::Cuda => "cuda",
+            CardKind::Hip => "hip",
+        }
     }
 }
 
@@ -150,7 +190,7 @@ pub struct CardRates {
 }
 
 /// What the planner knows about a card.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct CardFacts {
     /// Which card.
     pub id: CardId,

@@ -24,9 +24,9 @@ pub const PEER_LINK: LinkRate = LinkRate { latency_us: 5.0, bytes_per_s: 20e9 };
 /// Facts of the virtual card `cpu:index`.
 pub fn virtual_card(index: u32, memory_bytes: u64, rates: CardRates) -> CardFacts {
     CardFacts {
-        id: CardId(index),
+        id: CardId::cpu(index),
         kind: CardKind::Cpu,
-        name: format!("cpu:{index}"),
+        name: CardId::cpu(index).to_string(),
         memory_bytes,
         decode_bytes_per_s: rates.decode_bytes_per_s,
         // In the rate, which was measured with whole passes over weights.

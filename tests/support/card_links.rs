@@ -53,8 +53,8 @@ pub struct LinkCard {
 impl LinkCard {
     /// Memory of the card, whatever for.
     pub fn arena(&self, bytes: u64) -> Arena {
-        let mut ledger = Ledger::new(CardId(0), bytes);
-        let mut memory = Memory { card: CardId(0), context: &self.context, ledger: &mut ledger };
+        let mut ledger = Ledger::new(CardId::cuda(0), bytes);
+        let mut memory = Memory { card: CardId::cuda(0), context: &self.context, ledger: &mut ledger };
         memory.arena(ItemKind::LinkSlots, bytes).unwrap()
     }
 }
@@ -76,7 +76,7 @@ pub fn two_cards() -> Option<&'static [LinkCard; 2]> {
             let device = &listed.device;
             let context = Context::open(device).unwrap();
             let machine = Machine::of(device).unwrap();
-            let place = Place { card: CardId(0), context: &context, machine, progress: &Unwatched };
+            let place = Place { card: CardId::cuda(0), context: &context, machine, progress: &Unwatched };
             let kernels = Kernels::load(place, &settings, &[&LINKS], &BTreeSet::new()).unwrap();
             LinkCard {
                 stream: Stream::new(&context).unwrap(),
@@ -137,7 +137,7 @@ impl End {
 
     pub fn side(&self) -> Side<'_> {
         Side {
-            card: CardId(0),
+            card: CardId::cuda(0),
             stream: &self.stream,
             kernels: &self.card.kernels,
             rows: self.rows,
@@ -148,8 +148,13 @@ impl End {
     fn send_words(&mut self, turn: CardSlot) {
         let (stream, kernels) = (self.stream.clone(), self.card.kernels.clone());
         stream.bind().unwrap();
-        let side =
-            Side { card: CardId(0), stream: &stream, kernels: &kernels, rows: self.rows, words: self.words };
+        let side = Side {
+            card: CardId::cuda(0),
+            stream: &stream,
+            kernels: &kernels,
+            rows: self.rows,
+            words: self.words,
+        };
         side.send_words(&mut self.pinned_words, turn).unwrap();
     }
 

@@ -114,7 +114,7 @@ impl Model {
             let layers = layers[0]..layers[1];
             let items = footprint.stage_items(CardKind::Cpu, layers.clone(), &setup.sizes());
             let facts = CardFacts {
-                id: CardId(i as u32),
+                id: CardId::cpu(i as u32),
                 kind: CardKind::Cpu,
                 name: format!("cpu:{i}"),
                 memory_bytes: items.iter().map(|i| i.bytes).sum(),

@@ -7,7 +7,7 @@ use super::driver::own;
 use super::nvrtc;
 use crate::device::hip::gfx::Gfx;
 use crate::device::hip::{driver, hiprtc};
-use crate::model::facts::CardKind;
+use crate::model::facts::{CardId, CardKind};
 
 /// Who made a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Vendor {
 
     /// What stands before a card's number in its name.
     pub fn prefix(self) -> &'static str {
-        self.one_of("cuda", "hip")
+        self.card_kind().prefix()
     }
 
     /// Its cards, for people.
@@ -45,9 +45,9 @@ impl Vendor {
         self.one_of(CardKind::Cuda, CardKind::Hip)
     }
 
-    /// What plans and messages call its card of this number.
-    pub fn card_name(self, number: usize) -> String {
-        format!("{}:{number}", self.prefix())
+    /// Its card of this number.
+    pub fn card(self, number: usize) -> CardId {
+        CardId { kind: self.card_kind(), number: number as u32 }
     }
 
     /// What `--gpus` takes for a card of this number.

@@ -244,15 +244,16 @@ mod tests {
             layer: Some(0),
         };
         for (ty, rows) in [(TensorType::Q6_K, 8), (TensorType::Q4_K, 1), (TensorType::MXFP4, 2)] {
-            assert!(aligned(CardId(0), &decl(ty, rows, WeightUse::Experts)).is_ok(), "{ty} {rows}");
+            assert!(aligned(CardId::cuda(0), &decl(ty, rows, WeightUse::Experts)).is_ok(), "{ty} {rows}");
         }
         for (ty, rows, bytes) in [(TensorType::Q6_K, 1, 210), (TensorType::MXFP4, 1, 136)] {
-            let error = aligned(CardId(0), &decl(ty, rows, WeightUse::Experts)).unwrap_err().to_string();
+            let error =
+                aligned(CardId::cuda(0), &decl(ty, rows, WeightUse::Experts)).unwrap_err().to_string();
             assert!(
                 error.contains("blk.0.ffn_up_exps.weight") && error.contains(&format!("{bytes} B")),
                 "{error}"
             );
-            assert!(aligned(CardId(0), &decl(ty, rows, WeightUse::Matrix)).is_ok(), "{ty} {rows}");
+            assert!(aligned(CardId::cuda(0), &decl(ty, rows, WeightUse::Matrix)).is_ok(), "{ty} {rows}");
         }
     }
 }

@@ -90,7 +90,7 @@ pub(super) struct World {
 impl World {
     pub fn new(scenario: Scenario, rng: Rng) -> Result<World, EngineError> {
         let (options, stage_count) = (&scenario.options, scenario.stage_count);
-        let spec = |stage| StageSpec { card: CardId(stage as u32), kv_pages: options.kv_pages() };
+        let spec = |stage| StageSpec { card: CardId::cpu(stage as u32), kv_pages: options.kv_pages() };
         let specs: Vec<StageSpec> = (0..stage_count).map(spec).collect();
         let Machines { coordinator, stages, links, commands_max, logits_buffers } =
             machines(&specs, options)?;
@@ -297,7 +297,7 @@ impl World {
     }
 
     fn deliver(&mut self, id: RequestId, event: RequestEvent, events: &mut VecDeque<CoordinatorEvent>) {
-        let (index, faulty) = (id.0 as usize, CardId(self.scenario.strike.stage as u32));
+        let (index, faulty) = (id.0 as usize, CardId::cpu(self.scenario.strike.stage as u32));
         let ends = matches!(event, RequestEvent::Finished { .. });
         self.listeners[index].hear(&event, &self.scenario.faults, faulty);
         if ends && self.scenario.has(Fault::SpeaksAfterEnd) {

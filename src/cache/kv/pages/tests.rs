@@ -11,7 +11,7 @@ use super::{CopyPage, KvPages, SnapshotId};
 use crate::cache::kv::KvError;
 use crate::model::facts::{CardId, PAGE_POSITIONS, PageId, StateId};
 
-const CARD: CardId = CardId(1);
+const CARD: CardId = CardId::cpu(1);
 const PAGES: usize = 12;
 const STATES: u32 = 4;
 

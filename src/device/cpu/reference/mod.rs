@@ -28,7 +28,7 @@ use kept::{KeptHead, KeptState};
 use weights::Weights;
 
 /// The card that errors name: the interpreter is none.
-const REFERENCE: CardId = CardId(0);
+const REFERENCE: CardId = CardId::cpu(0);
 
 /// A stage, ready to be interpreted.
 #[derive(Debug)]

@@ -15,16 +15,25 @@ use crate::device::cuda::CudaError;
 use crate::device::cuda::driver::Event;
 use crate::device::cuda::links::pattern::{Side, WORDS_BYTES};
 use crate::device::cuda::links::ring::SlotRing;
-use crate::device::cuda::links::side::{LinkKernels, LinkWords};
-use crate::device::{CardRing, CardSlot};
+use crate::device::cuda::links::side::{self, LinkKernels, LinkWords};
+use crate::device::{CardError, CardRing, CardSlot};
+use crate::model::facts::CardId;
 
 /// The links of a stage on the device.
 #[derive(Debug)]
 pub(super) struct Links {
     pub(super) kernels: LinkKernels,
-    /// With the longest wait for rows.
-    arriving: Option<(Arc<SlotRing>, Duration)>,
+    arriving: Option<Arriving>,
     leaving: Option<Arc<SlotRing>>,
+}
+
+/// Where rows arrive.
+#[derive(Debug)]
+struct Arriving {
+    ring: Arc<SlotRing>,
+    from: CardId,
+    /// The longest wait for rows.
+    limit: Duration,
 }
 
 impl Links {
@@ -58,8 +67,8 @@ impl CudaExec {
     }
 
     /// Rows arrive through this ring, each batch's within `limit` of being asked for.
-    pub fn arrive_by(&mut self, ring: Arc<SlotRing>, limit: Duration) {
-        self.links.arriving = Some((ring, limit));
+    pub fn arrive_by(&mut self, ring: Arc<SlotRing>, from: CardId, limit: Duration) {
+        self.links.arriving = Some(Arriving { ring, from, limit });
         self.graphs = Graphs::new();
     }
 
@@ -76,7 +85,8 @@ impl CudaExec {
 
     /// Queues waiting for the rows of a turn that is in the block.
     pub(super) fn await_rows(&self, values: usize, words: LinkWords) -> Result<(), CudaError> {
-        let (ring, limit) = self.links.arriving.as_ref().expect("invariant: slots come with their ring");
+        let Arriving { ring, limit, .. } =
+            self.links.arriving.as_ref().expect("invariant: slots come with their ring");
         self.links.kernels.wait(&self.stream, ring, self.residual.at, values, (words, *limit))
     }
 
@@ -96,7 +106,7 @@ impl CudaExec {
         event: &Event,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<(), CudaError> {
-        let Some((ring, _)) = &self.links.arriving else { return event.wait() };
+        let Some(Arriving { ring, .. }) = &self.links.arriving else { return event.wait() };
         while !event.has_passed()? {
             if is_cancelled() {
                 ring.end_waits();
@@ -109,7 +119,7 @@ impl CudaExec {
 
     /// Waits until the batch of a turn has ended, which may await rows; a raised flag ends that wait.
     pub(super) fn wait_given(&self, turn: Turn, is_cancelled: &dyn Fn() -> bool) -> Result<(), CudaError> {
-        let arriving = self.links.arriving.as_ref().map(|(ring, _)| ring);
+        let arriving = self.links.arriving.as_ref().map(|arriving| &arriving.ring);
         self.ended.wait_for_sign(|| {
             if let Some(ring) = arriving.filter(|_| is_cancelled()) {
                 ring.end_waits();
@@ -122,6 +132,18 @@ impl CudaExec {
 
     /// How long the batch that has ended waited for rows on the card.
     pub(super) fn waited_ns(&self) -> u64 {
-        self.links.arriving.as_ref().map_or(0, |(ring, _)| ring.waited_ns())
+        self.links.arriving.as_ref().map_or(0, |arriving| arriving.ring.waited_ns())
+    }
+
+    /// The error of a batch whose rows did not come, as its fault word says.
+    pub(super) fn no_rows(&self, fault: u32) -> Option<CardError> {
+        let end = match fault {
+            side::LATE => "did not come in time",
+            side::ENDED => "do not come any more: it has failed, or the engine ends",
+            _ => return None,
+        };
+        let arriving = self.links.arriving.as_ref();
+        let from = arriving.map_or_else(|| "another card".to_owned(), |arriving| arriving.from.to_string());
+        Some(CardError::Rows { card: self.card, what: format!("the rows of {from} {end}; start again") })
     }
 }

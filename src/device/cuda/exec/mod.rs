@@ -40,7 +40,7 @@ use super::CudaError;
 use super::driver::graph::Graph;
 use super::driver::{Event, PinnedMemory, Span, Stream};
 use super::kernels::Kernels;
-use super::links::side::{self, LinkKernels};
+use super::links::side::LinkKernels;
 use super::memory::{Arena, Memory};
 use super::weights::Weights;
 use crate::device::batch::{Batch, BatchKind, PageTables, RowWants};
@@ -50,7 +50,7 @@ use crate::device::{
     BesideExec, CardError, CardSlot, CardStamps, RowsIn, RunStamp, StageExec, StageSettings,
 };
 use crate::model::facts::{
-    BEST_MAX, CardId, KvFormat, PAGE_POSITIONS, PageId, StageProgram, WINDOW_ROWS_MAX,
+    BEST_MAX, CardId, CardKind, KvFormat, PAGE_POSITIONS, PageId, StageProgram, WINDOW_ROWS_MAX,
 };
 use crate::model::footprint::ItemKind;
 use crate::model::footprint::gpu::{BEST_PIECE, GpuSizes};
@@ -59,8 +59,10 @@ use crate::model::program::{Program, StateKind};
 /// Layers of a chunk that are queued ahead: a chunk that nobody wants any more ends so much later.
 const LAYERS_AHEAD: usize = 2;
 
-/// Where a fault word holds its card; a plan has fewer than 64.
+/// Where a fault word holds its card: a bit for AMD's, and the number, of which the largest stands for all above it.
 const CARD_SHIFT: u32 = 24;
+const HIP_BIT: u32 = 0x80;
+const CARD_NUMBER_MAX: u32 = 0x7f;
 
 /// The most of a grid's second and third dimensions: rows of a batch.
 const GRID_MAX: usize = 65_535;
@@ -86,13 +88,21 @@ impl Met {
     fn fault_id(self, card: CardId, layer: usize) -> u32 {
         let index = Met::ALL.iter().position(|(met, _)| *met == self);
         let index = index.expect("invariant: all places are listed");
-        card.0 << CARD_SHIFT | (1 + layer * Met::ALL.len() + index) as u32
+        let number = card.number.min(CARD_NUMBER_MAX);
+        let card = if card.kind == CardKind::Hip { number | HIP_BIT } else { number };
+        card << CARD_SHIFT | (1 + layer * Met::ALL.len() + index) as u32
     }
 
     /// What a fault word other than 0 says.
     fn of_fault(id: u32) -> (CardId, &'static str, usize) {
         let place = (id & ((1 << CARD_SHIFT) - 1)) as usize - 1;
-        (CardId(id >> CARD_SHIFT), Met::ALL[place % Met::ALL.len()].1, place / Met::ALL.len())
+        let card = id >> CARD_SHIFT;
+        let kind = if card & HIP_BIT == 0 { CardKind::Cuda } else { CardKind::Hip };
+        (
+            CardId { kind, number: card & CARD_NUMBER_MAX },
+            Met::ALL[place % Met::ALL.len()].1,
+            place / Met::ALL.len(),
+        )
     }
 }
 
@@ -312,16 +322,13 @@ impl CudaExec {
         self.record_ahead(started, batch, is_cancelled).map_err(failed)?;
         self.wait_given(started.turn, is_cancelled).map_err(failed)?;
         let Left { fault, stamps } = self.host.left(started.turn);
-        let lost = |what: &str| Err(CardError::Rows { card, what: what.to_owned() });
-        match fault {
-            side::LATE => return lost("the rows of the card before did not come in time; end its requests"),
-            side::ENDED => return lost("the card before is gone, or the engine ends; open the stages anew"),
-            fault if fault != 0 && !batch.interest.is_lost() => {
-                // Of rows that were at fault when they came, this names the card, op and layer that made them so.
-                let (card, op, layer) = Met::of_fault(fault);
-                return Err(CardError::NotFinite { card, op, layer });
-            }
-            _ => {}
+        if let Some(error) = self.no_rows(fault) {
+            return Err(error);
+        }
+        if fault != 0 && !batch.interest.is_lost() {
+            // Of rows that were at fault when they came, this names the card, op and layer that made them so.
+            let (card, op, layer) = Met::of_fault(fault);
+            return Err(CardError::NotFinite { card, op, layer });
         }
         if output.is_empty() {
             return Ok(stamps);
@@ -596,12 +603,14 @@ fn page_places(
 
 #[cfg(test)]
 mod tests {
+    use super::super::links::side;
     use super::*;
 
     #[test]
     fn fault_words_name_card_place_and_layer() {
         for (met, text) in Met::ALL {
-            for (card, layer) in [(0, 0), (1, 1), (62, 93)].map(|(c, l)| (CardId(c), l)) {
+            let hip = CardId { kind: CardKind::Hip, number: CARD_NUMBER_MAX };
+            for (card, layer) in [(CardId::cuda(0), 0), (CardId::cuda(62), 1), (hip, 93)] {
                 let id = met.fault_id(card, layer);
                 assert!(id > 0 && id < side::LATE);
                 assert_eq!(Met::of_fault(id), (card, text, layer));
