@@ -111,13 +111,17 @@ impl CompilerArgs {
         vendor.one_of(&self.nvrtc, &self.hiprtc).as_deref()
     }
 
-    /// Refuses a file that is not there, also where no card would ask for it. A bare name is left to the system's search.
+    /// Refuses what is no file, also where no card would ask for it. A bare name is left to the system's search.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         for (flag, path) in [("--nvrtc", &self.nvrtc), ("--hiprtc", &self.hiprtc)] {
-            if let Some(path) = path.as_deref().filter(|path| path.components().count() > 1 && !path.exists())
-            {
-                bail!("{flag} {}: not found; give the library's path, or leave the flag out", path.display());
-            }
+            let Some(path) = path.as_deref().filter(|path| path.components().count() > 1) else { continue };
+            let what = match std::fs::metadata(path) {
+                Ok(found) if found.is_file() => continue,
+                // A pipe that nobody writes to would be waited for.
+                Ok(_) => "is not a regular file",
+                Err(_) => "not found",
+            };
+            bail!("{flag} {}: {what}; give the library's path, or leave the flag out", path.display());
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::args::BenchArgs;
 use super::load::{Prepared, Wanted};
+use super::streams::output;
 use super::{input, interrupt, profile, timing};
 use crate::device::cpu::machine;
 use crate::device::cuda::faults::FaultKind;
@@ -205,7 +206,7 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
         "prompt_stages": timing::reports(&prompt_stats, opened),
         "stages": timing::reports(&decode_stats, opened),
     });
-    let mut out = std::io::stdout().lock();
+    let mut out = output();
     if args.json {
         writeln!(out, "{value}")?;
         return Ok(());

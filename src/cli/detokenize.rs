@@ -7,6 +7,7 @@ use std::io::{BufWriter, Write as _};
 use anyhow::Context as _;
 
 use super::args::DetokenizeArgs;
+use super::streams::output;
 use crate::gguf::File;
 use crate::text::{SpecialText, Vocab};
 
@@ -17,7 +18,7 @@ pub(super) fn run(args: &DetokenizeArgs) -> anyhow::Result<()> {
     let vocab = Vocab::from_metadata(file.metadata()).with_context(place)?;
     let special = if args.special { SpecialText::Shown } else { SpecialText::Hidden };
     let bytes = vocab.detokenize(&args.tokens, special).context("--tokens")?;
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(output());
     out.write_all(&bytes)?;
     if !args.raw {
         out.write_all(b"\n")?;

@@ -16,6 +16,7 @@ use super::bench::median;
 use super::gpu_rates::{self, GpuRates};
 use super::interrupt;
 use super::out_file::{Models, OutFile};
+use super::streams::{output, tell};
 use crate::device::batch::BatchId;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::{machine, measure};
@@ -198,7 +199,7 @@ pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
     } else {
         (measured_rates(), Ok(()))
     };
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(output());
     report(&mut out, args.json, rates.as_ref(), &listings)?;
     out.flush()?;
     kept
@@ -359,7 +360,7 @@ fn measure_all() -> anyhow::Result<Rates> {
     let (mut number, mut wide) = (0, Vec::new());
     let mut measured = |what: &str, (unit, scale): (&str, f64), sample: &dyn Fn() -> anyhow::Result<f64>| {
         number += 1;
-        writeln!(std::io::stderr(), "measuring {number} of 6: {what}")?;
+        tell(format_args!("measuring {number} of 6: {what}"));
         let mut samples = Vec::new();
         for _ in 0..SAMPLES {
             if interrupt::happened() {

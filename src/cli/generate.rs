@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::args::GenerateArgs;
 use super::load::Prepared;
+use super::streams::{output, tell};
 use super::{input, interrupt};
 use crate::engine::error::EngineError;
 use crate::engine::open::Opened;
@@ -62,7 +63,7 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     warn_of_draws(args);
     let plan = prepared.plan()?;
     if !args.json {
-        writeln!(std::io::stderr(), "{}\n", plan.to_string().trim_end())?;
+        tell(format_args!("{}\n", plan.to_string().trim_end()));
     }
     let opened = prepared.open(plan)?;
     let mut answer = Answer::new(&vocab, args, &prompt)?;
@@ -78,7 +79,7 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
             RequestEvent::Finished { finish: Finish::Failed(error), .. } => {
                 if !args.json {
                     // The error begins a line of its own.
-                    writeln!(std::io::stdout())?;
+                    writeln!(output())?;
                 }
                 return Err(error.into());
             }
@@ -209,7 +210,7 @@ struct Answer<'v> {
 impl<'v> Answer<'v> {
     fn new(vocab: &'v Vocab, args: &GenerateArgs, prompt: &Prompt) -> anyhow::Result<Answer<'v>> {
         if let (false, Some(shown)) = (args.json, &prompt.shown) {
-            let mut out = std::io::stdout().lock();
+            let mut out = output();
             write!(out, "{shown}")?;
             out.flush()?;
         }
@@ -242,7 +243,7 @@ impl<'v> Answer<'v> {
         if self.json {
             self.text.push_str(text);
         } else if !text.is_empty() {
-            let mut out = std::io::stdout().lock();
+            let mut out = output();
             out.write_all(text.as_bytes())?;
             out.flush()?;
         }
@@ -279,10 +280,10 @@ impl<'v> Answer<'v> {
                 "decode_tok_s": decode_tok_s,
                 "stages": super::timing::reports(&opened.engine.stats(), opened),
             });
-            writeln!(std::io::stdout(), "{report}")?;
+            writeln!(output(), "{report}")?;
             return Ok(());
         }
-        writeln!(std::io::stdout())?;
+        writeln!(output())?;
         let stages: Vec<String> = opened
             .engine
             .stats()
@@ -302,16 +303,15 @@ impl<'v> Answer<'v> {
         let between = if stages.len() > 2 { ";\n " } else { "; " };
         let links = super::bench::links_in_words(opened);
         let parts: Vec<String> = stages.into_iter().chain(links).collect();
-        writeln!(
-            std::io::stderr(),
+        tell(format_args!(
             "[{} at {prompt_tok_s:.0} tok/s, {} at {decode_tok_s:.0} tok/s, ended by {reason}{between}{}]",
             format_count(counters.prompt_tokens, "prompt token"),
             format_count(counters.generated_tokens, "token"),
             parts.join(between)
-        )?;
+        ));
         if self.timing {
             for line in super::timing::lines(&opened.engine.stats(), &opened.plan.stages) {
-                writeln!(std::io::stderr(), "{line}")?;
+                tell(line);
             }
         }
         Ok(())

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::gpu_probe::{self, CardSpeed};
 use super::interrupt;
+use super::streams::tell;
 use crate::device::cuda::driver::Context;
 use crate::device::cuda::kernels::{KernelSettings, Kernels, Machine, Place};
 use crate::device::cuda::links::measure::{self, LinkReach, Measured};
@@ -190,7 +191,8 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
         if interrupt::happened() {
             bail!("interrupted");
         }
-        Ok(writeln!(std::io::stderr(), "measuring {what}")?)
+        tell(format_args!("measuring {what}"));
+        Ok(())
     };
     let (mut rates, prefix) = (GpuRates::default(), listing.driver.vendor().prefix());
     for (number, name, card) in &cards {

@@ -9,6 +9,7 @@ use std::io::{BufWriter, Write};
 use serde_json::{Value, json};
 
 use super::args::InspectArgs;
+use super::streams::output;
 use crate::gguf::{self, File, TensorInfo};
 use crate::model::arch;
 use crate::split::budget::format_bytes;
@@ -20,7 +21,7 @@ type Fact = (&'static str, Option<Value>);
 /// Runs the command.
 pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let file = File::open(args.model.path()?)?;
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(output());
     if args.json {
         json_report(&mut out, &file, args.tensors)
     } else {

@@ -1,8 +1,8 @@
 //! The command line: one file a command, one flag table.
 //!
-//! Invariants: an error is one line on the error stream (exit 1; 2 for a wrong command line; 130 after Ctrl-C, 128 and
-//! its number after another signal); what a command computes goes to the output stream, everything else to the error
-//! stream.
+//! Invariants: an error is one line on the error stream (exit 1; 2 for a wrong command line), and so is the signal that
+//! ended a run (130 after Ctrl-C, 128 and its number after another); what a command computes goes to the output stream,
+//! everything else to the error stream, whose absence changes no exit code.
 
 mod args;
 mod bench;
@@ -24,13 +24,13 @@ mod plan;
 mod profile;
 mod progress;
 mod sim;
+mod streams;
 mod synth;
 mod timing;
 mod tokenize;
 
 use std::error::Error;
 use std::fmt;
-use std::io::Write as _;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
@@ -39,6 +39,7 @@ use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
 pub use flags::flags_markdown;
+use streams::{is_reader_gone, tell};
 
 /// Exit code after a wrong command line.
 const WRONG_COMMAND_LINE: u8 = 2;
@@ -65,23 +66,29 @@ pub fn run() -> ExitCode {
         args::Command::Synth(a) => synth::run(&a),
     };
     match (result, interrupt::exit_code()) {
-        (Err(error), _) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        (_, Some(code)) => ExitCode::from(code),
-        (Ok(()), None) => ExitCode::SUCCESS,
-        (Err(error), None) => {
-            // A closed error stream has nobody to tell.
-            let _ = writeln!(std::io::stderr(), "tandem: error: {}", one_line(&format!("{error:#}")));
-            ExitCode::FAILURE
+        (Err(error), _) if is_reader_gone(&error) => ExitCode::SUCCESS,
+        (_, Some(code)) => {
+            interrupt::tell();
+            ExitCode::from(code)
         }
+        (Ok(()), None) => ExitCode::SUCCESS,
+        (Err(error), None) => failed(&error),
     }
+}
+
+/// Tells of an error in one line.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    tell(format_args!("tandem: error: {}", one_line(&format!("{error:#}"))));
+    ExitCode::FAILURE
 }
 
 /// Help and version as they are; an error of the command line as one line.
 fn not_parsed(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // A reader that has gone has seen enough.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+        return match error.print().map_err(|error| streams::told(error).into()) {
+            Err(error) if !is_reader_gone(&error) => failed(&error),
+            _ => ExitCode::SUCCESS,
+        };
     }
     let text = error.render().to_string();
     let told = text.split("\n\nUsage:").next().unwrap_or(&text);
@@ -99,11 +106,10 @@ fn not_parsed(error: &clap::Error) -> ExitCode {
     } else {
         ""
     };
-    let _ = writeln!(
-        std::io::stderr(),
+    tell(format_args!(
         "tandem: error: {}{hint}; `tandem --help` and `tandem COMMAND --help` say more",
         one_line(&line)
-    );
+    ));
     ExitCode::from(WRONG_COMMAND_LINE)
 }
 
@@ -136,13 +142,6 @@ fn one_line(text: &str) -> String {
         if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
     }
     line
-}
-
-/// The reader of our output has gone (`tandem ... | head`): that is no error.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
-    })
 }
 
 /// Warnings go to the error stream; `RUST_LOG` (the platform's own variable) names other levels.

@@ -117,6 +117,7 @@ fn told(target: &Path, error: &io::Error) -> io::Error {
     let advice = match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => "; make its folder first",
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => "; name a place where you may write",
+        ErrorKind::FileTooLarge => "; raise the limit on sizes of files (ulimit -f)",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; free some space there, or name another place",
         _ => "",
     };

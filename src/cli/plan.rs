@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::args::PlanArgs;
 use super::load::Prepared;
+use super::streams::{output, tell};
 use crate::engine::open;
 use crate::split::SplitError;
 
@@ -17,7 +18,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let p = Prepared::new(&args.split, args.sequences.sequences)?;
     match open::plan(&p.model, &p.choice, &p.split, p.activations) {
         Ok(plan) => {
-            let mut out = BufWriter::new(std::io::stdout().lock());
+            let mut out = BufWriter::new(output());
             if args.json {
                 writeln!(out, "{}", serde_json::to_string_pretty(&plan)?)?;
             } else {
@@ -29,13 +30,9 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         }
         Err(SplitError::NoFit(refusal)) => {
             if args.json {
-                writeln!(
-                    std::io::stdout(),
-                    "{}",
-                    serde_json::to_string_pretty(&json!({ "refused": &refusal }))?
-                )?;
+                writeln!(output(), "{}", serde_json::to_string_pretty(&json!({ "refused": &refusal }))?)?;
             } else {
-                writeln!(std::io::stderr(), "{}", refusal.itemised().to_string().trim_end())?;
+                tell(refusal.itemised().to_string().trim_end());
             }
             bail!("{}", refusal.summary())
         }

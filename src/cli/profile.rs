@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::args::BenchArgs;
 use super::devices::gpu_rates;
 use super::load::Prepared;
+use super::streams::output;
 use crate::device::cuda::exec::profile::{BatchProfile, LaunchKind};
 use crate::engine::open::CardChoice;
 use crate::engine::profile::{ProfileOrder, StageProfile};
@@ -30,7 +31,7 @@ pub(super) fn run(args: &BenchArgs, prepared: &Prepared, tokens: Vec<u32>) -> an
     let order = ProfileOrder { tokens, sequences: args.sequences };
     let stages = prepared.profile(&plan, &order)?;
     let rates = copy_rates(&plan, &prepared.choice);
-    let mut out = std::io::stdout().lock();
+    let mut out = output();
     if args.json {
         let stage = |(stage, rate): (&StageProfile, &Option<f64>)| {
             json!({

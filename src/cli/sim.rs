@@ -9,6 +9,7 @@ use indicatif::ProgressBar;
 
 use super::args::SimArgs;
 use super::interrupt;
+use super::streams::output;
 use crate::engine::sim::{SimOptions, SimReport, run as simulate};
 
 /// What all schedules came to.
@@ -42,7 +43,7 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<()> {
     let _watched = interrupt::looks();
     // On the error stream, and only where somebody watches.
     let bar = if args.schedules > 1 { ProgressBar::new(args.schedules) } else { ProgressBar::hidden() };
-    let mut out = BufWriter::new(std::io::stdout());
+    let mut out = BufWriter::new(output());
     let mut totals = Totals::default();
     for seed in args.seed..=last {
         if interrupt::happened() {

@@ -13,6 +13,7 @@ use super::args::SynthArgs;
 use super::interrupt;
 use super::out_file::OutFile;
 use super::progress;
+use super::streams::tell;
 use crate::device::cpu::machine;
 use crate::device::threads;
 use crate::gguf::formats::random::RandomBlocks;
@@ -69,27 +70,24 @@ pub(super) fn run(args: &SynthArgs) -> anyhow::Result<()> {
             format_bytes(free_bytes)
         );
     }
-    let mut say = std::io::stderr();
-    writeln!(say, "{}: {} to write", args.out.display(), format_bytes(bytes))?;
+    tell(format_args!("{}: {} to write", args.out.display(), format_bytes(bytes)));
     let all = format_bytes(blueprint.tensor_bytes());
     for Otherwise { asked, ty, cols, bytes } in blueprint.otherwise() {
         let (asked, ty, part) = (asked.name().to_lowercase(), ty.name().to_lowercase(), format_bytes(bytes));
-        writeln!(
-            say,
+        tell(format_args!(
             "{part} of {all} as {ty} in place of {asked}, for rows of {cols} values are no whole blocks"
-        )?;
+        ));
     }
     out.write_all(&head)?;
     write_tensors(&blueprint, args.seed, data_bytes, &mut out)?;
     out.finish().context("--out")?;
-    writeln!(
-        say,
+    tell(format_args!(
         "{}: {} tensors, {} parameters, {}",
         args.out.display(),
         blueprint.tensors.len(),
         blueprint.parameters(),
         format_bytes(bytes)
-    )?;
+    ));
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use std::io::{BufWriter, Write as _};
 use anyhow::Context as _;
 
 use super::args::TokenizeArgs;
+use super::streams::output;
 use crate::gguf::File;
 use crate::text::{AddSpecial, ParseSpecial, SpecialText, Tokenizer, Vocab};
 
@@ -19,7 +20,7 @@ pub(super) fn run(args: &TokenizeArgs) -> anyhow::Result<()> {
     let add = if args.add_special { AddSpecial::Always } else { AddSpecial::No };
     let tokenizer = Tokenizer::new(&vocab).with_context(place)?;
     let ids = tokenizer.encode(&args.text, parse, add).with_context(place)?;
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(output());
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&ids)?)?;
     } else {
