@@ -168,7 +168,7 @@ fn answers(model: &str, choice: &CardChoice, sequences: usize) -> (Vec<Vec<u32>>
     if choice.cards.len() > 1 {
         split.layer_split = Some(vec![1]);
     }
-    let plan = open::plan(&model, choice, &split, options.activations).unwrap();
+    let plan = open::plan(&model, choice, &split, &options).unwrap();
     let opened = open::open(&model, choice, plan, options, &Quiet).unwrap();
     for (stage, ledger) in opened.plan.stages.iter().zip(&opened.ledgers) {
         let mut planned: Vec<_> = stage.items.iter().map(|i| (i.kind, i.bytes)).collect();

@@ -35,7 +35,7 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let prepared = Prepared::new(&args.split, args.sequences.sequences)?;
     let vocab = Vocab::from_metadata(prepared.model.file.metadata())?;
     let name = prepared.model.file.metadata().str("general.name").ok().flatten();
-    let prompt = prompt_ids(args, &vocab, name == Some(SHIPPED))?;
+    let prompt = prompt_ids(args, &vocab, name == Some(SHIPPED), prepared.options.context)?;
     if prompt.tokens.is_empty() {
         bail!("the prompt is empty; {GIVE_PROMPT}");
     }
@@ -129,7 +129,12 @@ struct Prompt {
     shown: Option<String>,
 }
 
-fn prompt_ids(args: &GenerateArgs, vocab: &Vocab, is_shipped: bool) -> anyhow::Result<Prompt> {
+fn prompt_ids(
+    args: &GenerateArgs,
+    vocab: &Vocab,
+    is_shipped: bool,
+    context: usize,
+) -> anyhow::Result<Prompt> {
     if let Some(tokens) = &args.prompt_tokens {
         return Ok(Prompt { tokens: tokens.clone(), shown: None });
     }
@@ -141,8 +146,11 @@ fn prompt_ids(args: &GenerateArgs, vocab: &Vocab, is_shipped: bool) -> anyhow::R
     let shown = given.is_none().then(|| format!("{QUESTION}\n\n"));
     let text = given.unwrap_or_else(|| QUESTION.to_owned());
     let tokenizer = Tokenizer::new(vocab)?;
+    let encode = |text: &str| {
+        tokenizer.encode_within(text, ParseSpecial::AsTokens, AddSpecial::UnlessWritten, context)
+    };
     if !is_chat {
-        let tokens = tokenizer.encode(&text, ParseSpecial::AsTokens, AddSpecial::UnlessWritten)?;
+        let tokens = encode(&text)?;
         return Ok(Prompt { tokens, shown: Some(text) });
     }
     let source = vocab.chat_template.as_deref().context(
@@ -163,7 +171,7 @@ fn prompt_ids(args: &GenerateArgs, vocab: &Vocab, is_shipped: bool) -> anyhow::R
         ..ChatInput::default()
     };
     let rendered = ChatTemplate::new(source)?.render(&input)?;
-    let tokens = tokenizer.encode(&rendered, ParseSpecial::AsTokens, AddSpecial::UnlessWritten)?;
+    let tokens = encode(&rendered)?;
     Ok(Prompt { tokens, shown })
 }
 

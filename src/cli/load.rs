@@ -17,7 +17,7 @@ use crate::engine::linking::LinkChoice;
 use crate::engine::open::{self, CardChoice, CpuThreads, Model, Opened};
 use crate::engine::options::{EngineOptions, Pinning};
 use crate::engine::profile::{self, ProfileOrder, StageProfile};
-use crate::model::facts::{Activations, CardFacts, CardId, CardKind, KvFormat, LinkKind};
+use crate::model::facts::{CardFacts, CardId, CardKind, KvFormat, LinkKind};
 use crate::split::budget::parse_bytes;
 use crate::split::options::{Computing, SplitOptions};
 use crate::split::plan::Plan;
@@ -38,8 +38,6 @@ pub(super) struct Prepared {
     pub(super) split: SplitOptions,
     /// What the engine is told.
     pub(super) options: EngineOptions,
-    /// How products see their inputs.
-    pub(super) activations: Activations,
 }
 
 /// What a command adds to the flags.
@@ -105,12 +103,12 @@ impl Prepared {
             CpuThreads::Shared(_) if all_virtual => Computing::InTurn,
             CpuThreads::Shared(_) | CpuThreads::PerCard(_) => Computing::Together,
         };
-        Ok(Prepared { model, choice, split, options, activations: args.activations })
+        Ok(Prepared { model, choice, split, options })
     }
 
     /// The plan, without loading.
     pub(super) fn plan(&self) -> anyhow::Result<Plan> {
-        Ok(open::plan(&self.model, &self.choice, &self.split, self.activations)?)
+        Ok(open::plan(&self.model, &self.choice, &self.split, &self.options)?)
     }
 
     /// Says that a context is longer than the model was made for.

@@ -10,13 +10,13 @@ use serde_json::json;
 use super::args::PlanArgs;
 use super::load::Prepared;
 use super::streams::{output, tell};
-use crate::engine::open;
+use crate::engine::open::{self, OpenError};
 use crate::split::SplitError;
 
 /// Runs the command. A refusal shows its items and the nearest plan that fits before the one line that sums it up.
 pub(super) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let p = Prepared::new(&args.split, args.sequences.sequences)?;
-    match open::plan(&p.model, &p.choice, &p.split, p.activations) {
+    match open::plan(&p.model, &p.choice, &p.split, &p.options) {
         Ok(plan) => {
             let mut out = BufWriter::new(output());
             if args.json {
@@ -28,7 +28,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<()> {
             p.warn_of_context();
             Ok(())
         }
-        Err(SplitError::NoFit(refusal)) => {
+        Err(OpenError::Split(SplitError::NoFit(refusal))) => {
             if args.json {
                 writeln!(output(), "{}", serde_json::to_string_pretty(&json!({ "refused": &refusal }))?)?;
             } else {

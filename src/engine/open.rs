@@ -17,7 +17,7 @@ use crate::device::cpu::exec::Rest;
 use crate::device::cpu::simd::tier::Tier;
 use crate::device::cpu::team::TeamSettings;
 use crate::device::cuda::CudaError;
-use crate::device::cuda::card::CudaCard;
+use crate::device::cuda::card::{self, CudaCard};
 use crate::device::cuda::driver::Device;
 use crate::device::cuda::faults::FaultKind;
 use crate::device::cuda::kernels::KernelSettings;
@@ -173,14 +173,22 @@ enum Lowered {
     Cuda(Box<CudaStage>),
 }
 
-/// Plans without loading.
+/// Plans without loading. A plan that fits is refused where one of its GPUs could not run its stage.
 pub fn plan(
     model: &Model,
     choice: &CardChoice,
     split: &SplitOptions,
-    a: Activations,
-) -> Result<Plan, SplitError> {
-    planner::plan(&model.footprint(a), &choice.cards, &choice.links, split)
+    options: &EngineOptions,
+) -> Result<Plan, OpenError> {
+    let plan = planner::plan(&model.footprint(options.activations), &choice.cards, &choice.links, split)?;
+    let settings = options.stage_settings();
+    for stage in &plan.stages {
+        let mut devices = choice.cuda.iter().flat_map(|cuda| &cuda.devices);
+        if let Some((card, device)) = devices.find(|(card, _)| *card == stage.card) {
+            card::check(*card, device.vendor(), &program_of(model, stage), &settings)?;
+        }
+    }
+    Ok(plan)
 }
 
 /// Loads the stages of `plan` and starts them.

@@ -115,7 +115,7 @@ pub fn format_bytes_up(bytes: u64) -> String {
     match shown(bytes) {
         (text, true) => text,
         // Three digits are off by at most half a unit of the third, 0.5 % of the least value that has three.
-        (_, false) => shown(bytes + bytes.div_ceil(200)).0,
+        (_, false) => shown(bytes.saturating_add(bytes.div_ceil(200))).0,
     }
 }
 
@@ -204,5 +204,7 @@ mod tests {
             bytes += bytes / 5 + 1;
         }
         assert_eq!((format_bytes_up(512), format_bytes_up(MIB)), ("512 B".to_owned(), "1.00 MiB".to_owned()));
+        // More than a size can say.
+        assert_eq!(format_bytes_up(u64::MAX), format_bytes(u64::MAX));
     }
 }

@@ -95,6 +95,14 @@ pub enum TextError {
         /// What it said.
         message: String,
     },
+    /// A text that is of no use with so many tokens.
+    #[error(
+        "the prompt has more than {tokens_max} tokens, the context holds no more; shorten it or raise --ctx"
+    )]
+    TooLong {
+        /// The most tokens.
+        tokens_max: usize,
+    },
     /// A token id that a caller made up.
     #[error("token {id} is not in the vocabulary of {tokens} tokens; give ids below that")]
     UnknownToken {

@@ -4,11 +4,17 @@
 //! list or dict are refused, as in the sandbox for which templates are written.
 //! Invariant: what a method makes is paid for in fuel before it is made. Source: Python's `str`, `dict`, `list`.
 
-use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
-use super::python::is_space;
+use super::python::{is_space, str_text};
+
+/// Bytes that a unit of fuel pays for, as the engine counts them.
+const BYTES_A_UNIT: u64 = 64;
+
+/// The longest text of a number without width and precision, about: all digits of the largest float, with separators.
+const NUMBER_BYTES: u64 = 512;
 
 /// Called where minijinja knows no method `method` of `value`.
 pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
@@ -18,6 +24,9 @@ pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
         ValueKind::Seq => list_method(value, method, args)?,
         _ => None,
     };
+    if let ("format", Some(format)) = (method, value.as_str()) {
+        pay_for_format(state, format, args)?;
+    }
     match own {
         Some(result) => Ok(result),
         None => pycompat::unknown_method_callback(state, value, method, args),
@@ -163,6 +172,62 @@ fn padding(state: &State, s: &str, width: usize) -> Result<usize, Error> {
     Ok(missing)
 }
 
+/// Pays for the most that `format` can make: in each field the longest argument, and widths and precisions in characters of
+/// up to four bytes.
+fn pay_for_format(state: &State, format: &str, args: &[Value]) -> Result<(), Error> {
+    let (values, options): (Rest<Value>, Kwargs) = from_args(args)?;
+    let named = options.args().map(|name| options.get::<Value>(name)).collect::<Result<Vec<_>, _>>()?;
+    let mut longest = NUMBER_BYTES;
+    for value in values.iter().chain(&named) {
+        longest = longest.max(match value.kind() {
+            ValueKind::String => value.as_str().unwrap_or_default().len() as u64,
+            // The engine shows some characters longer than Python.
+            ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => 2 * str_text(state, value)?.len() as u64,
+            _ => 0,
+        });
+    }
+    let (fields, widths) = fields(format);
+    let made = fields.saturating_mul(longest).saturating_add(widths.saturating_mul(4));
+    state.consume_fuel(fields.saturating_add(made.saturating_add(format.len() as u64) / BYTES_A_UNIT))
+}
+
+/// The fields of a format, and the sum of all numbers in them: widths, precisions and positions.
+fn fields(format: &str) -> (u64, u64) {
+    let (mut fields, mut sum, mut rest) = (0u64, 0u64, format);
+    while let Some((_, field)) = rest.split_once('{') {
+        if let Some(behind) = field.strip_prefix('{') {
+            rest = behind;
+            continue;
+        }
+        fields += 1;
+        let end = field_end(field);
+        for digits in field[..end].split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
+            sum = sum.saturating_add(digits.parse().unwrap_or(u64::MAX));
+        }
+        rest = &field[end..];
+    }
+    (fields, sum)
+}
+
+/// Where the field that begins here ends: neither a key in brackets nor a character to fill with ends it.
+fn field_end(field: &str) -> usize {
+    let mut at = 0;
+    while let Some(next) = field[at..].find(['[', ':', '}']).map(|next| at + next) {
+        let behind = &field[next + 1..];
+        match field.as_bytes()[next] {
+            b'}' => return next,
+            b'[' => at = behind.find(']').map_or(field.len(), |key| next + 1 + key),
+            _ => {
+                let mut spec = behind.chars();
+                let fill = spec.next().filter(|_| matches!(spec.next(), Some('<' | '>' | '^')));
+                let start = next + 1 + fill.map_or(0, char::len_utf8);
+                return field[start..].find('}').map_or(field.len(), |end| start + end);
+            }
+        }
+    }
+    field.len()
+}
+
 fn split(state: &State, s: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (separator, limit, options): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;
     let separator = separator.or(options.get("sep")?).filter(|v| !v.is_none());
@@ -257,4 +322,48 @@ fn title(s: &str) -> String {
         inside = c.is_alphabetic();
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::error::TextError;
+    use crate::text::{ChatInput, ChatTemplate};
+
+    #[test]
+    fn widths_of_fields_are_found_wherever_they_stand() {
+        for (format, expected) in [
+            ("text 7 {{8}} }}9", (0, 0)),
+            ("{}, {0}, {name}", (3, 0)),
+            ("{:5} and {1:>12.3f}", (2, 5 + 1 + 12 + 3)),
+            ("{0[}]:70}", (1, 70)),
+            ("{:}<80}{:{>9}", (2, 80 + 9)),
+            ("{:9<4}{{}}{:2}", (2, 9 + 4 + 2)),
+            ("{:18446744073709551616}", (1, u64::MAX)),
+            ("{:é>30", (1, 30)),
+        ] {
+            assert_eq!(fields(format), expected, "{format}");
+        }
+    }
+
+    #[test]
+    fn a_format_that_makes_too_much_is_refused_before_it_is_made() {
+        let rendered = |source: &str| ChatTemplate::new(source)?.render(&ChatInput::default());
+        for (source, text) in [
+            ("{{ '{:>4}|{}|{k:.2f}'.format(1, 'é', k=2) }}", "   1|é|2.00"),
+            ("{{ '{{}}{0}{0}'.format('a') }}", "{}aa"),
+        ] {
+            assert_eq!(rendered(source).unwrap(), text, "{source}");
+        }
+        for source in [
+            "{{ '{:9000000000}'.format(1) }}",
+            "{{ '{:18446744073709551615}'.format(1) }}",
+            "{{ '{:.9000000000f}'.format(1.5) }}",
+            "{{ '{0[}]:9000000000}'.format({'}': 1}) }}",
+            "{{ ('{0}' * 2000).format('a' * 1000000) }}",
+        ] {
+            let error = rendered(source).unwrap_err();
+            assert!(matches!(error, TextError::TemplateWork { .. }), "{source}: {error}");
+        }
+    }
 }

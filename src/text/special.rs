@@ -47,27 +47,28 @@ impl SpecialTokens {
         set
     }
 
-    /// Cuts `text` at its special tokens.
-    pub fn segments<'t>(&self, text: &'t str) -> Vec<Segment<'t>> {
+    /// Cuts `text` at its special tokens, as far as it is asked for.
+    pub fn segments<'t>(&self, text: &'t str) -> impl Iterator<Item = Segment<'t>> {
         let bytes = text.as_bytes();
-        let (mut out, mut plain, mut at) = (Vec::new(), 0, 0);
-        while at < bytes.len() {
-            let found = if self.first.contains(&bytes[at]) { self.longest_at(&bytes[at..]) } else { None };
-            let Some((id, len)) = found else {
-                at += 1;
-                continue;
-            };
-            if plain < at {
-                out.push(Segment::Plain(&text[plain..at]));
+        // Where the next segment begins, and the token that follows a stretch of plain text.
+        let (mut start, mut token) = (0, None);
+        std::iter::from_fn(move || {
+            if let Some(id) = token.take() {
+                return Some(Segment::Token(id));
             }
-            out.push(Segment::Token(id));
-            at += len;
-            plain = at;
-        }
-        if plain < bytes.len() {
-            out.push(Segment::Plain(&text[plain..]));
-        }
-        out
+            let begins = |at: &usize| self.first.contains(&bytes[*at]);
+            let found = |at: usize| Some((at, self.longest_at(&bytes[at..])?));
+            let next = (start..bytes.len()).filter(begins).find_map(found);
+            let (plain, end) = match next {
+                Some((at, (id, len))) => {
+                    token = Some(id);
+                    (&text[start..at], at + len)
+                }
+                None => (&text[start..], bytes.len()),
+            };
+            start = end;
+            if plain.is_empty() { token.take().map(Segment::Token) } else { Some(Segment::Plain(plain)) }
+        })
     }
 
     fn longest_at(&self, bytes: &[u8]) -> Option<(u32, usize)> {
@@ -92,7 +93,7 @@ mod tests {
 
     fn check(tokens: &[&str], text: &str, expected: &[Segment<'_>]) {
         let set = SpecialTokens::new(tokens.iter().copied().zip(0..));
-        assert_eq!(set.segments(text), expected, "{tokens:?} in {text:?}");
+        assert_eq!(set.segments(text).collect::<Vec<_>>(), expected, "{tokens:?} in {text:?}");
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Tokenizer {
     /// Bytes, and texts that merges make, that are no tokens; their ids in `bpe` follow those of the vocabulary.
     beyond: Vec<String>,
     tokens: usize,
+    /// Of the longest token.
+    token_bytes_max: usize,
     whole_piece_first: bool,
     bos: Option<u32>,
     eos: Option<u32>,
@@ -99,6 +101,7 @@ impl Tokenizer {
             byte_ids,
             beyond,
             tokens: vocab.tokens.len(),
+            token_bytes_max: vocab.tokens.iter().map(String::len).max().unwrap_or(0).max(1),
             whole_piece_first: vocab.pre.ignores_merges(),
             bos: vocab.bos.filter(|_| vocab.add_bos),
             eos: vocab.eos.filter(|_| vocab.add_eos),
@@ -108,6 +111,18 @@ impl Tokenizer {
     /// The ids of `text`. A byte for which the vocabulary has no token gives none, as in llama.cpp: some families left
     /// out control characters that their training text never held. Fails only where the library does.
     pub fn encode(&self, text: &str, parse: ParseSpecial, add: AddSpecial) -> Result<Vec<u32>, TextError> {
+        self.encode_within(text, parse, add, usize::MAX)
+    }
+
+    /// The same for a text that is of use only with `tokens_max` ids or fewer: where it has more, but for one or two of
+    /// bos and eos, it is refused with the work and the memory of so many.
+    pub fn encode_within(
+        &self,
+        text: &str,
+        parse: ParseSpecial,
+        add: AddSpecial,
+        tokens_max: usize,
+    ) -> Result<Vec<u32>, TextError> {
         let special = match parse {
             ParseSpecial::AsText => &self.any_text,
             ParseSpecial::AsTokens => &self.parsed,
@@ -116,10 +131,19 @@ impl Tokenizer {
         let mut ids: Vec<u32> = self.bos.filter(|_| add != AddSpecial::No).into_iter().collect();
         let start = ids.len();
         let mut written = String::new();
+        // The place of a bos that may be dropped is not counted.
+        let within = |ids: &[u32], more: usize| match more <= tokens_max.saturating_sub(ids.len() - start) {
+            true => Ok(()),
+            false => Err(TextError::TooLong { tokens_max }),
+        };
         for segment in special.segments(text) {
             match segment {
-                Segment::Token(id) => ids.push(id),
+                Segment::Token(id) => {
+                    within(&ids, 1)?;
+                    ids.push(id);
+                }
                 Segment::Plain(stretch) => self.splitter.pieces(stretch, &mut |piece: &str| {
+                    within(&ids, self.tokens_min(piece))?;
                     written.clear();
                     written.extend(piece.bytes().map(|b| self.byte_characters[usize::from(b)]));
                     self.merge(&written, &mut ids)
@@ -131,6 +155,12 @@ impl Tokenizer {
         }
         ids.extend(self.eos.filter(|_| add != AddSpecial::No));
         Ok(ids)
+    }
+
+    /// A piece has so many tokens or more: every byte that is a token by itself is in one of them.
+    fn tokens_min(&self, piece: &str) -> usize {
+        let bytes = piece.bytes().filter(|&b| self.byte_ids[usize::from(b)].is_some());
+        bytes.count().div_ceil(self.token_bytes_max)
     }
 
     /// The ids of one piece, written with one character a byte.
@@ -250,6 +280,24 @@ mod tests {
         let text = "hehe \0\u{7f}\r\n\n \u{2028}e\u{301} 123456 你好 👩‍💻 \u{ad}\u{a0}'s";
         let ids = encode(&v, text, ParseSpecial::AsTokens);
         assert_eq!(v.detokenize(&ids, SpecialText::Shown).unwrap(), text.as_bytes());
+    }
+
+    #[test]
+    fn a_text_of_too_many_tokens_is_refused_and_any_other_has_the_same() {
+        let extra = [("aa", TokenType::Normal), ("<s>", TokenType::UserDefined)];
+        let mut v = vocab(PreTokenizer::Qwen2, &extra, &[("a", "a")]);
+        v.tokens[usize::from(b'x')] = "gone".into();
+        let t = Tokenizer::new(&v).unwrap();
+        let within = |text: &str, tokens_max| {
+            t.encode_within(text, ParseSpecial::AsTokens, AddSpecial::No, tokens_max).ok()
+        };
+        for text in ["", "aaaa", "aaa b<s><s>", "xxxxxxxxxxxxxxxxxxxx a", "<s>aa"] {
+            let ids = t.encode(text, ParseSpecial::AsTokens, AddSpecial::No).unwrap();
+            assert_eq!(within(text, ids.len()), Some(ids), "{text}");
+        }
+        for (text, tokens_max) in [("<s><s>", 1), ("a b c d", 3), (&"a".repeat(1 << 24), 1000)] {
+            assert_eq!(within(text, tokens_max), None, "{} B", text.len());
+        }
     }
 
     #[test]

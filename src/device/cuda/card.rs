@@ -12,8 +12,10 @@ use super::kernels::{KernelSettings, Kernels, Machine, Place};
 use super::links::ring::RingSize;
 use super::memory::{Arena, Memory};
 use super::source::{Format, UNITS};
-use super::weights::Weights;
+use super::vendor::Vendor;
+use super::weights::{self, Weights};
 use crate::device::ledger::Ledger;
+use crate::device::lower::Steps;
 use crate::device::{Card, CardError, LoadProgress, StageExec, StageSettings, lower, threads};
 use crate::gguf;
 use crate::model::facts::{CardFacts, CardId, KvFormat, StageProgram};
@@ -55,11 +57,7 @@ impl CudaCard {
         progress: &dyn LoadProgress,
     ) -> Result<CudaExec, CardError> {
         let card = self.facts.id;
-        let steps = lower::lower(stage, settings.activations).map_err(|what| CardError::Unsupported {
-            card,
-            what: format!("{}: {what}", self.context.vendor().cards()),
-        })?;
-        exec::check(card, &stage.program, settings)?;
+        let steps = steps(card, self.context.vendor(), stage, settings)?;
         let progress = &Together { inner: progress, failed: AtomicBool::new(false) };
         let place = Place { card, context: &self.context, machine: self.machine, progress };
         let (settings_of_kernels, formats) = (&self.kernels, formats(stage, settings.kv));
@@ -95,6 +93,31 @@ impl CudaCard {
         let mut memory = Memory { card: self.facts.id, context: &self.context, ledger: &mut self.ledger };
         memory.arena(ItemKind::LinkSlots, size.bytes())
     }
+}
+
+/// The steps of a stage, or why no card of this maker could run it. Nothing is loaded for the answer.
+fn steps(
+    card: CardId,
+    vendor: Vendor,
+    stage: &StageProgram,
+    settings: &StageSettings,
+) -> Result<Steps, CardError> {
+    let lowered = lower::lower(stage, settings.activations);
+    let unsupported = |what| CardError::Unsupported { card, what: format!("{}: {what}", vendor.cards()) };
+    let steps = lowered.map_err(unsupported)?;
+    exec::check(card, &stage.program, &steps, settings)?;
+    weights::check(card, stage)?;
+    Ok(steps)
+}
+
+/// Refuses a stage that no card of this maker could run, before anything is loaded.
+pub fn check(
+    card: CardId,
+    vendor: Vendor,
+    stage: &StageProgram,
+    settings: &StageSettings,
+) -> Result<(), CardError> {
+    steps(card, vendor, stage, settings).map(|_| ())
 }
 
 /// Two parts of loading side by side: where one fails, the other ends.

@@ -179,11 +179,14 @@ impl Kernels {
         for piece in pieces(units, formats) {
             let kept = |&target: &Target| {
                 let image = cache.read(key(piece, &compiler, target, machine))?;
-                let module = Module::load(context, &image).ok()?;
-                Some(Loaded { piece, target, module })
+                match Module::load(context, &image) {
+                    // Another driver, or a damaged file: compiled again.
+                    Err(CudaError::Image { .. }) => None,
+                    loaded => Some(loaded.map(|module| Loaded { piece, target, module })),
+                }
             };
             match targets.iter().find_map(kept) {
-                Some(loaded) => modules.push(loaded),
+                Some(loaded) => modules.push(loaded.map_err(failed)?),
                 None => missing.push(piece),
             }
         }
@@ -248,10 +251,13 @@ impl Kernels {
         let mut of_unit = self.modules.iter().filter(|loaded| loaded.piece.unit == unit);
         let loaded =
             of_unit.find(|loaded| unit.each.is_none() || format.is_none() || loaded.piece.format == format);
-        let kernel = loaded.and_then(|loaded| {
-            let early = self.takes_early && loaded.target.can_wait();
-            loaded.module.kernel(&name, signature, if early { Start::Early } else { Start::InOrder })
-        });
+        let kernel = match loaded {
+            None => None,
+            Some(Loaded { target, module, .. }) => {
+                let early = self.takes_early && target.can_wait();
+                module.kernel(&name, signature, if early { Start::Early } else { Start::InOrder })?
+            }
+        };
         kernel.ok_or_else(|| CudaError::NoKernel { name, folder: self.cache.shown() })
     }
 }

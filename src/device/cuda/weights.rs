@@ -43,7 +43,13 @@ fn bytes_of(decl: &WeightDecl) -> usize {
     }
 }
 
-/// Refuses experts that kernels could not read.
+/// Refuses a stage with experts that kernels could not read.
+pub(super) fn check(card: CardId, stage: &StageProgram) -> Result<(), CardError> {
+    let weights = stage.program.weights.iter().enumerate();
+    let mut own = weights.filter(|(id, decl)| footprint::item_of(stage, WeightId(*id), decl).is_some());
+    own.try_for_each(|(_, decl)| aligned(card, decl))
+}
+
 fn aligned(card: CardId, decl: &WeightDecl) -> Result<(), CardError> {
     let expert_bytes = decl.file_bytes() / decl.experts as u64;
     if decl.usage != WeightUse::Experts || expert_bytes.is_multiple_of(ALIGN_BYTES) {
@@ -71,7 +77,6 @@ impl Weights {
         let mut sums: BTreeMap<ItemKind, u64> = BTreeMap::new();
         for (id, decl) in program.weights.iter().enumerate() {
             let Some(item) = footprint::item_of(stage, WeightId(id), decl) else { continue };
-            aligned(card, decl)?;
             own.push((id, item));
             *sums.entry(item).or_default() += kept(bytes_of(decl) as u64);
         }

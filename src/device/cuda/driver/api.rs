@@ -39,6 +39,7 @@ pub mod status {
     pub const INVALID_PTX: Status = 218;
     pub const JIT_COMPILER_NOT_FOUND: Status = 221;
     pub const UNSUPPORTED_PTX_VERSION: Status = 222;
+    pub const NOT_FOUND: Status = 500;
     pub const NOT_READY: Status = 600;
     pub const ILLEGAL_ADDRESS: Status = 700;
     pub const PEER_ACCESS_ALREADY_ENABLED: Status = 704;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::api::{Handle, Own};
+use super::api::{Handle, Own, status};
 use super::{Context, Span};
 use crate::device::cuda::CudaError;
 use crate::device::cuda::faults::Met;
@@ -71,13 +71,26 @@ impl Module {
     }
 
     /// The kernel of this name; `None` where there is none. `signature` is that of its source, `start` what it waits for.
-    pub fn kernel(&self, name: &str, signature: &'static [Parameter], start: Start) -> Option<Kernel> {
+    pub fn kernel(
+        &self,
+        name: &str,
+        signature: &'static [Parameter],
+        start: Start,
+    ) -> Result<Option<Kernel>, CudaError> {
         assert!(signature.len() <= ARGUMENTS_MAX, "{name}: {} parameters", signature.len());
-        self.0.context.bind().ok()?;
-        let (mut raw, text) = (std::ptr::null_mut(), CString::new(name).ok()?);
+        self.0.context.bind()?;
+        let (mut raw, text) = (std::ptr::null_mut(), CString::new(name));
+        let text = text.expect("invariant: names of kernels are those of the sources");
         // SAFETY: the module lives; name and target outlive the call.
-        unsafe { self.0.context.api().module_function(&mut raw, self.0.raw, text.as_ptr()).ok()? };
-        Some(Kernel { module: self.clone(), raw, name: name.to_owned(), signature, start, shared_bytes: 0 })
+        let found = unsafe { self.0.context.api().module_function(&mut raw, self.0.raw, text.as_ptr()) };
+        match found {
+            Ok(()) => {
+                let (module, name) = (self.clone(), name.to_owned());
+                Ok(Some(Kernel { module, raw, name, signature, start, shared_bytes: 0 }))
+            }
+            Err(failed) if failed.status == status::NOT_FOUND => Ok(None),
+            Err(failed) => Err(failed.into()),
+        }
     }
 }
 

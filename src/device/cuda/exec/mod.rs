@@ -64,7 +64,7 @@ const CARD_SHIFT: u32 = 24;
 const HIP_BIT: u32 = 0x80;
 const CARD_NUMBER_MAX: u32 = 0x7f;
 
-/// The most of a grid's second and third dimensions: rows of a batch.
+/// The most of a grid's second and third dimensions: rows of a batch, pages of a table.
 const GRID_MAX: usize = 65_535;
 
 /// Where a value that is not finite can be met, as fault words and errors name it.
@@ -199,9 +199,7 @@ impl CudaExec {
         let launches = Arc::new(fuse::fuse(&program, &steps));
         let stage_kernels = StageKernels::new(kernels, stage, activations, kv, room, &launches);
         let stage_kernels = stage_kernels.map_err(failed)?;
-        let states: Vec<StateKind> =
-            program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect();
-        let (places, page_bytes) = page_places(card, &states, settings.kv)?;
+        let (places, page_bytes) = page_places(card, &states_of(&program, &steps), settings.kv)?;
         let page_memory = (page_bytes * settings.kv_pages) as u64;
         let mut pages = memory.arena(ItemKind::KvPages, page_memory)?;
         let whole = pages.cut(page_bytes * settings.kv_pages);
@@ -558,8 +556,19 @@ impl BesideExec for CudaExec {
 }
 
 /// Refuses what the kernels do not take.
-pub(super) fn check(card: CardId, program: &Program, settings: &StageSettings) -> Result<(), CardError> {
+pub(super) fn check(
+    card: CardId,
+    program: &Program,
+    steps: &Steps,
+    settings: &StageSettings,
+) -> Result<(), CardError> {
     let unsupported = |what: String| Err(CardError::Unsupported { card, what });
+    page_places(card, &states_of(program, steps), settings.kv)?;
+    // Attention has a block for each page of a table.
+    if settings.context.div_ceil(PAGE_POSITIONS) > GRID_MAX {
+        let context = GRID_MAX * PAGE_POSITIONS;
+        return unsupported(format!("GPUs attend to up to {context} positions; lower --ctx"));
+    }
     if settings.batch_rows_max > GRID_MAX {
         return unsupported(format!("GPUs take batches of up to {GRID_MAX} rows; lower --chunk"));
     }
@@ -580,6 +589,11 @@ struct PagePlace {
     heads: usize,
     key_width: usize,
     value_width: usize,
+}
+
+/// The states of a stage.
+fn states_of(program: &Program, steps: &Steps) -> Vec<StateKind> {
+    program.states[steps.states.clone()].iter().map(|s| s.kind.clone()).collect()
 }
 
 /// Places of all states in a page, and its bytes.
