@@ -71,6 +71,8 @@ impl Gpu {
                 kind: CardKind::Cuda,
                 name: format!("cuda:{i}"),
                 memory_bytes: items.iter().map(|i| i.bytes).sum(),
+                driver_bytes: 0,
+                addable_bytes: u64::MAX,
                 decode_bytes_per_s: 1e10,
                 decode_op_us: 0.0,
                 prompt_macs_per_s: 1e11,

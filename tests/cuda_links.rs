@@ -130,6 +130,8 @@ fn choice(cards: &[LinkCard; 2], link: LinkChoice) -> CardChoice {
         kind: CardKind::Cuda,
         name: format!("cuda:{index}"),
         memory_bytes: 256 << 20,
+        driver_bytes: 0,
+        addable_bytes: u64::MAX,
         decode_bytes_per_s: 1e10,
         decode_op_us: 0.0,
         prompt_macs_per_s: 1e11,

@@ -43,6 +43,8 @@ fn a_batch_is_taken_apart_into_all_its_launches_and_the_bytes_that_they_read() {
         kind: CardKind::Cuda,
         name: "cuda:0".to_owned(),
         memory_bytes: 256 << 20,
+        driver_bytes: 0,
+        addable_bytes: u64::MAX,
         decode_bytes_per_s: 1e10,
         decode_op_us: 0.0,
         prompt_macs_per_s: 1e11,

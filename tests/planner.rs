@@ -169,6 +169,8 @@ fn cards(count: Range<usize>) -> impl Strategy<Value = (Vec<CardFacts>, LinkFact
                     kind: CardKind::Cpu,
                     name: format!("cpu:{at}"),
                     memory_bytes,
+                    driver_bytes: 0,
+                    addable_bytes: u64::MAX,
                     decode_bytes_per_s,
                     decode_op_us,
                     prompt_macs_per_s,
@@ -578,20 +580,47 @@ fn the_reserve_of_later_cards_is_that_of_the_first_unless_it_is_given() {
 fn a_refusal_names_the_items_that_did_not_fit_and_what_would() {
     let refusal = no_fit(virtual_case(30, &[64 << 20, 64 << 20]).plan()).unwrap();
     let line = refusal.to_string();
-    for part in [
-        "the model does not fit",
-        "cpu:",
-        "dense weights",
-        "K/V pages",
-        "it fits with --ctx",
-        "--card-memory",
-    ] {
+    for part in ["the model does not fit", "cpu:", "tandem plan", "it fits with --ctx", "--card-memory"] {
         assert!(line.contains(part), "{part}: {line}");
     }
     assert!(refusal.cards.iter().all(|c| c.items.iter().any(|i| i.kind == ItemKind::Dense)));
-    assert!(refusal.itemised().to_string().contains("the nearest plan that fits: --ctx"));
+    let table = refusal.itemised().to_string();
+    for part in ["dense weights", "K/V pages", "the nearest plan that fits: --ctx"] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
     let tiny = no_fit(virtual_case(30, &[1 << 20]).plan()).unwrap();
     assert!(tiny.nearest.is_none() && tiny.to_string().contains("no smaller --ctx"), "{tiny}");
+}
+
+#[test]
+fn a_refusal_advises_what_can_help() {
+    // A reserve above the memory: less of it, and both cards are shown.
+    let mut case = virtual_case(30, &[2 << 30; 2]);
+    case.options.vram_reserve_bytes = 100 << 30;
+    let refusal = no_fit(case.plan()).unwrap();
+    let line = refusal.to_string();
+    assert!(line.contains("less reserved on cpu:") && !line.contains("--card-memory"), "{line}");
+    let table = refusal.itemised().to_string();
+    assert!(table.contains("cpu:0") && table.contains("cpu:1"), "{table}");
+    // A GPU that is used whole: no flag makes it larger.
+    let mut case = virtual_case(30, &[64 << 20, 64 << 20]);
+    case.cards.iter_mut().for_each(|card| (card.driver_bytes, card.addable_bytes) = (4 << 20, 0));
+    let refusal = no_fit(case.plan()).unwrap();
+    let line = refusal.to_string();
+    assert!(line.contains("more free on cpu:") && !line.contains("(--card-memory"), "{line}");
+    assert!(refusal.cards.iter().all(|card| card.budget_bytes == 60 << 20));
+}
+
+#[test]
+fn what_is_left_to_a_driver_is_part_of_the_reserve_that_is_shown() {
+    let mut case = virtual_case(30, &[8 << 30]);
+    case.cards[0].driver_bytes = 256 << 20;
+    case.options.vram_reserve_bytes = 44 << 20;
+    let plan = case.plan().unwrap();
+    assert_eq!(plan.stages[0].reserve_bytes, 300 << 20);
+    assert_eq!(plan.stages[0].budget_bytes, (8 << 30) - (300 << 20));
+    let table = plan.to_string();
+    assert!(table.contains("300 MiB") && table.contains("256 MiB a GPU are left to its driver"), "{table}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::model::facts::{Activations, KvFormat};
 /// The model that ships in the repository.
 const MODEL: &str = "models/tiny-qwen3moe.gguf";
 
-/// Serves one large language model over the cards of one computer, split by layers.
+/// Runs one large language model over the cards of one computer, split by layers.
 ///
 /// Without a command, `generate` runs, with whatever flags are given: alone it writes text from a built-in prompt, on
 /// two virtual cards where there is no GPU.
@@ -155,7 +155,7 @@ pub(super) struct SplitArgs {
     #[arg(long, value_name = "FAULT")]
     pub(super) force_fault: Option<ForcedFault>,
     /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all; units are powers of 1,024, GB the same as GiB)
-    /// [default: a GPU's free memory; virtual cards share the machine's available memory equally]
+    /// [default: a GPU's free memory, less 256 MiB or a 16th of it for its driver; virtual cards share the machine's available memory equally]
     #[arg(long, value_name = "SIZES")]
     pub(super) card_memory: Option<String>,
     /// First layer of each card after the first, e.g. 18,32 [default: the planner's choice]
@@ -182,13 +182,13 @@ pub(super) struct SplitArgs {
     pub(super) link: LinkChoice,
     /// Positions of a sequence: the most tokens of its prompt and answer together [default: 4096, or the model's context
     /// if that is smaller]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) ctx: Option<usize>,
     /// How keys and values are kept [default: f16; logits: f32]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(super) kv: Option<KvFormat>,
     /// Tokens of a prompt that are read together, at most
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512, allow_negative_numbers = true)]
     pub(super) chunk: usize,
     /// Threads that all virtual cards share [default: every allowed CPU]
     #[arg(long, value_name = "N", conflicts_with = "card_threads")]
@@ -208,7 +208,7 @@ pub(super) struct SplitArgs {
 #[derive(Clone, Debug, Args)]
 pub(super) struct SequencesArg {
     /// Sequences at once; one prompt uses one of them, memory is planned for all
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     pub(super) sequences: usize,
 }
 
@@ -220,7 +220,7 @@ pub(super) struct GenerateArgs {
     pub(super) sequences: SequencesArg,
     /// Prompt; special tokens in it are recognised. Without any prompt: what comes on standard input if that is no
     /// terminal; where nothing does, the model of the repository answers a built-in question
-    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["prompt_file", "prompt_tokens"])]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["prompt_file", "prompt_tokens"])]
     pub(super) prompt: Option<String>,
     /// Prompt from a file; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "prompt_tokens")]
@@ -235,7 +235,7 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub(super) system: Option<String>,
     /// The most tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128, allow_negative_numbers = true)]
     pub(super) max_tokens: usize,
     /// Print one JSON object in place of text
     #[arg(long)]
@@ -250,7 +250,7 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(super) temperature: f32,
     /// Only the best K tokens; 0: all
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true)]
     pub(super) top_k: usize,
     /// Only the fewest tokens whose probabilities reach P
     #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
@@ -265,10 +265,10 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(super) presence_penalty: f32,
     /// How many of the last tokens are recent
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
     pub(super) penalty_window: usize,
     /// Seed of the draws
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(super) seed: u64,
     /// Text that ends the answer; may be given several times
     #[arg(long, value_name = "TEXT")]
@@ -315,19 +315,19 @@ pub(super) struct BenchArgs {
     #[command(flatten)]
     pub(super) split: SplitArgs,
     /// Sequences that run side by side
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     pub(super) sequences: usize,
     /// Prompt tokens
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512, allow_negative_numbers = true)]
     pub(super) pp: usize,
     /// Decoded tokens, behind the prompt
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, allow_negative_numbers = true)]
     pub(super) tg: usize,
     /// Positions in front of the prompt, which attention reads and nothing computes
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(super) depth: usize,
     /// Measured repetitions, after one that is not
-    #[arg(long, value_name = "R", default_value_t = 3)]
+    #[arg(long, value_name = "R", default_value_t = 3, allow_negative_numbers = true)]
     pub(super) reps: usize,
     /// Token ids to read and to decode, separated by blanks, commas or new lines [default: pseudo-random]
     #[arg(long, value_name = "FILE")]
@@ -412,7 +412,7 @@ pub(super) struct DetokenizeArgs {
 #[derive(Debug, Args)]
 pub(super) struct SimArgs {
     /// First seed
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     pub(super) seed: u64,
     /// Schedules, with rising seeds
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -439,7 +439,7 @@ pub(super) struct SynthArgs {
     #[arg(long, value_name = "N")]
     pub(super) experts: Option<usize>,
     /// Seed of the weights
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     pub(super) seed: u64,
     /// File to write
     #[arg(long, value_name = "FILE")]

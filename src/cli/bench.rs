@@ -2,6 +2,7 @@
 //!
 //! One repetition reads a prompt of `--pp` tokens behind `--depth` others and decodes `--tg` given tokens behind it. Times of
 //! cards are those of the last repetition: up to the last batch of a prompt that each card ran, and from there on.
+//! With several sequences the prompt's rate is that up to the end of the last prompt, decode's that behind it.
 //! Invariant: model loading and the first repetition are never timed.
 
 use std::io::Write as _;
@@ -12,14 +13,17 @@ use serde_json::json;
 use super::args::BenchArgs;
 use super::load::{Prepared, Wanted};
 use super::streams::output;
-use super::{input, interrupt, profile, timing};
+use super::{input, interrupt, profile, progress, timing};
 use crate::device::cpu::machine;
 use crate::device::cuda::faults::FaultKind;
 use crate::engine::handle::RequestHandle;
 use crate::engine::open::{LinkRun, Opened};
-use crate::engine::request::{Counters, Finish, Request, RequestEvent};
+use crate::engine::request::{Finish, Request, RequestEvent};
 use crate::split::options::CONTEXT_MAX;
 use crate::split::plan::StagePlan;
+
+/// The bar over repetitions, of which the first is not measured.
+const MEASURING: &str = "measuring {bar:20} {pos}/{len} runs {elapsed} {msg}";
 
 /// Letters of a word that is no token id, in the error that names it.
 const WORD_SHOWN: usize = 40;
@@ -62,10 +66,20 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if args.profile {
         return profile::run(args, &prepared, tokens[..=args.depth + args.pp].to_vec());
     }
-    let opened = prepared.open(prepared.plan()?)?;
+    let plan = prepared.plan()?;
+    if !args.json {
+        writeln!(output(), "{}", plan.to_string().trim_end())?;
+    }
+    let opened = prepared.open(plan)?;
     let _watched = interrupt::looks();
+    let bar = progress::bar(MEASURING, args.reps as u64 + 1);
     let mut runs = Vec::new();
     for rep in 0..=args.reps {
+        bar.set_position(rep as u64);
+        if let Some(last) = runs.last() {
+            let Rates { prompt_tok_s, decode_tok_s, .. } = last;
+            bar.set_message(format!("last: prompt {prompt_tok_s:.1} tok/s, decode {decode_tok_s:.1} tok/s"));
+        }
         opened.engine.take_stats();
         let rates = repetition(args, &tokens, &opened)?;
         if rep > 0 {
@@ -75,6 +89,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
             bail!("interrupted");
         }
     }
+    bar.finish_and_clear();
     report(args, &prepared, &opened, &runs)?;
     Ok(opened.engine.shutdown()?)
 }
@@ -131,32 +146,54 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
         readers.map(|readers| readers.into_iter().map(|r| r.join()).collect::<Vec<_>>())
     });
     let readers = readers.context("cannot start a reader for each sequence; lower --sequences")?;
-    let (mut last_argmax, mut ends) = (None, Vec::new());
+    let mut heard = Vec::new();
     for reader in readers {
-        let (argmax, counters) = reader.map_err(|_| anyhow::anyhow!("a reader of events ended early"))??;
-        last_argmax = argmax.or(last_argmax);
-        ends.push(counters);
+        heard.push(reader.map_err(|_| anyhow::anyhow!("a reader of events ended early"))??);
     }
-    let all = args.sequences as f64;
-    // The engine's own clock: from the first batch to the end of the prompt, and from there to the end.
-    let span = |ns: fn(&Counters) -> u64| ends.iter().map(ns).max().unwrap_or(0) as f64 / 1e9;
-    let rate = |tokens: usize, s: f64| if s > 0.0 { tokens as f64 * all / s } else { 0.0 };
-    Ok(Rates {
-        prompt_tok_s: rate(args.pp, span(|c| c.prompt_ns)),
-        decode_tok_s: rate(args.tg, span(|c| c.decode_ns)),
-        last_argmax,
-    })
+    Ok(rates(args.pp, &heard))
 }
 
-/// Reads a request to its end: what the model chose last, and what the request took.
-fn read(mut handle: RequestHandle) -> anyhow::Result<(Option<u32>, Counters)> {
-    let mut last_argmax = None;
+/// What a request told, by the engine's clock.
+#[derive(Clone, Debug, Default)]
+struct Heard {
+    /// When its first batch began.
+    begun_ns: u64,
+    /// When each token was known; the first with the end of the prompt.
+    tokens_ns: Vec<u64>,
+    last_argmax: Option<u32>,
+}
+
+/// The prompts of all requests from the first batch to the end of the last prompt, and the tokens behind that end: what
+/// was decoded while another prompt was read counts as neither.
+fn rates(pp: usize, heard: &[Heard]) -> Rates {
+    let begun_ns = heard.iter().map(|h| h.begun_ns).min().unwrap_or(0);
+    let read_ns = heard.iter().filter_map(|h| h.tokens_ns.first().copied()).max().unwrap_or(0);
+    let behind = heard.iter().flat_map(|h| &h.tokens_ns).copied().filter(|at_ns| *at_ns > read_ns);
+    let (count, end_ns) = (behind.clone().count(), behind.max().unwrap_or(read_ns));
+    let rate = |tokens: usize, ns: u64| if ns > 0 { tokens as f64 * 1e9 / ns as f64 } else { 0.0 };
+    Rates {
+        prompt_tok_s: rate(pp * heard.len(), read_ns.saturating_sub(begun_ns)),
+        decode_tok_s: rate(count, end_ns - read_ns),
+        last_argmax: heard.iter().rev().find_map(|h| h.last_argmax),
+    }
+}
+
+/// Reads a request to its end.
+fn read(mut handle: RequestHandle) -> anyhow::Result<Heard> {
+    let mut heard = Heard::default();
     while let Some(event) = handle.next_event() {
         match event {
-            RequestEvent::Token { sampled, .. } => last_argmax = Some(sampled),
+            RequestEvent::Token { sampled, at_ns, .. } => {
+                heard.last_argmax = Some(sampled);
+                heard.tokens_ns.push(at_ns);
+            }
             RequestEvent::Finished { finish: Finish::Failed(error), .. } => return Err(error.into()),
             RequestEvent::Finished { finish: Finish::Cancelled, .. } => bail!("interrupted"),
-            RequestEvent::Finished { counters, .. } => return Ok((last_argmax, counters)),
+            RequestEvent::Finished { counters, .. } => {
+                let read_ns = heard.tokens_ns.first().copied().unwrap_or(0);
+                heard.begun_ns = read_ns.saturating_sub(counters.prompt_ns);
+                return Ok(heard);
+            }
             RequestEvent::Prompt { .. } | RequestEvent::Logits { .. } => {}
         }
     }
@@ -220,7 +257,6 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
             n => format!("{median:.1} tok/s (median of {n}, {low:.1} to {high:.1})"),
         }
     };
-    writeln!(out, "{}", opened.plan.to_string().trim_end())?;
     writeln!(out, "prompt {}: {}", args.pp, spread(runs.iter().map(|r| r.prompt_tok_s).collect()))?;
     if args.tg > 0 {
         writeln!(out, "decode {}: {}", args.tg, spread(runs.iter().map(|r| r.decode_tok_s).collect()))?;
@@ -244,4 +280,25 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
         writeln!(out, "peak memory {peak:.0} MiB")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decode_counts_behind_the_last_prompt_alone() {
+        // The second prompt is read behind the first request's end.
+        let one = |begun_ns, tokens_ns: &[u64]| Heard {
+            begun_ns,
+            tokens_ns: tokens_ns.to_vec(),
+            last_argmax: None,
+        };
+        let apart = [one(0, &[1_000, 1_100, 1_200]), one(1_200, &[2_000, 2_500, 3_000])];
+        let rates_of = |heard: &[Heard]| (rates(10, heard).prompt_tok_s, rates(10, heard).decode_tok_s);
+        assert_eq!(rates_of(&apart), (20.0 * 1e9 / 2_000.0, 2.0 * 1e9 / 1_000.0));
+        let together = [one(0, &[500, 1_200, 2_000]), one(0, &[1_000, 1_200, 2_000])];
+        assert_eq!(rates_of(&together), (20.0 * 1e9 / 1_000.0, 4.0 * 1e9 / 1_000.0));
+        assert_eq!(rates_of(&[one(0, &[1_000])]), (10.0 * 1e9 / 1_000.0, 0.0));
+    }
 }

@@ -93,8 +93,14 @@ fn chosen(args: &SplitArgs) -> anyhow::Result<(Vec<Named>, Listings)> {
         let listings = vendors.map(list).collect::<Result<_, _>>();
         return Ok((all, Listings(listings.with_context(|| format!("--gpus {text}"))?)));
     }
-    // Without a driver there are no GPUs, which is no reason to warn. AMD cards are used where they are named.
-    let listing = list(Vendor::Cuda).ok();
+    // Without a driver or a device there are no GPUs, which is no reason to warn. AMD cards are used where they are named.
+    let listing = list(Vendor::Cuda);
+    if let Err(error) = &listing
+        && !error.is_absence()
+    {
+        tracing::warn!("no CUDA card is used: {error}");
+    }
+    let listing = listing.ok();
     let cards = listing.iter().flat_map(|l| l.cards.iter().enumerate());
     let usable = cards.filter(|(_, card)| card.usable.is_ok());
     let usable: Vec<Named> = usable.map(|(number, _)| Named::Gpu(Vendor::Cuda, number)).collect();
@@ -156,7 +162,11 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
     }
     if let Some(text) = &args.card_memory {
         for (card, bytes) in facts.iter_mut().zip(card_memory(text, all.len())?) {
-            card.memory_bytes = bytes;
+            if card.kind.is_gpu() {
+                limit_gpu(card, bytes);
+            } else {
+                card.memory_bytes = bytes;
+            }
         }
         let host = facts.iter().filter(|card| !card.kind.is_gpu());
         let all_bytes = host.fold(0u64, |sum, card| sum.saturating_add(card.memory_bytes));
@@ -270,7 +280,9 @@ fn gpu_card(listing: &Listing, number: usize) -> anyhow::Result<CardFacts> {
                 id,
                 kind: id.kind,
                 name: id.to_string(),
-                memory_bytes: free_bytes.saturating_sub(DRIVER_BYTES.min(card.device.memory_bytes / 16)),
+                memory_bytes: *free_bytes,
+                driver_bytes: DRIVER_BYTES.min(card.device.memory_bytes / 16),
+                addable_bytes: 0,
                 decode_bytes_per_s,
                 decode_op_us,
                 prompt_macs_per_s,
@@ -278,6 +290,22 @@ fn gpu_card(listing: &Listing, number: usize) -> anyhow::Result<CardFacts> {
             })
         }
     }
+}
+
+/// Gives the plan `bytes` of a GPU, and warns where the driver or others have some of these.
+fn limit_gpu(card: &mut CardFacts, bytes: u64) {
+    let most_bytes = card.memory_bytes.saturating_sub(card.driver_bytes);
+    if bytes > most_bytes {
+        tracing::warn!(
+            "--card-memory {} for {}: {} are free, of which its driver may take {}; loading may run out of memory",
+            format_bytes(bytes),
+            card.name,
+            format_bytes(card.memory_bytes),
+            format_bytes(card.driver_bytes)
+        );
+    }
+    card.addable_bytes = most_bytes.saturating_sub(bytes);
+    (card.memory_bytes, card.driver_bytes) = (bytes, 0);
 }
 
 /// One size for each card.

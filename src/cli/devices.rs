@@ -239,15 +239,19 @@ fn report(
                 r.prompt_macs_per_s / 1e9,
             )?;
             let (us, rate) = (r.link_latency_us, r.link_bytes_per_s / 1e9);
-            writeln!(out, "       measured between two threads: hand-off {us:.2} us, {rate:.1} GB/s")?;
-            r.gpus.write(out, Vendor::Cuda)?;
-            r.hip.write(out, Vendor::Hip)?;
+            writeln!(
+                out,
+                "       measured between two threads: hand-off {us:.2} us, {rate:.1} GB/s (plans count these links as free)"
+            )?;
         }
         None => {
             writeln!(out, "       not measured: `tandem devices --measure` gives the planner real rates")?;
         }
     }
-    listings.iter().try_for_each(|(vendor, listing)| gpus_text(out, *vendor, listing))
+    listings.iter().try_for_each(|(vendor, listing)| {
+        let rates = rates.map(|rates| vendor.one_of(&rates.gpus, &rates.hip));
+        gpus_text(out, *vendor, listing, rates)
+    })
 }
 
 /// Why no card of a maker's can be used; `None` where one can.
@@ -312,6 +316,7 @@ fn gpus_text(
     out: &mut dyn Write,
     vendor: Vendor,
     listing: &Result<Listing, CudaError>,
+    rates: Option<&GpuRates>,
 ) -> anyhow::Result<()> {
     let prefix = vendor.prefix();
     let Some(listing) = listing.as_ref().ok().filter(|l| !l.cards.is_empty()) else {
@@ -342,7 +347,9 @@ fn gpus_text(
         if let (Ok(Architecture::Gfx(gfx)), Ok(_)) = (&device.architecture, &card.usable) {
             writeln!(out, "       {}", gfx.what_runs())?;
         }
+        rates.map_or(Ok(()), |rates| rates.write_card(out, listing, number))?;
     }
+    rates.map_or(Ok(()), |rates| rates.write_links(out, vendor))?;
     let (major, minor) = listing.driver.version();
     let (maker, compiler) = (vendor.one_of("CUDA", "HIP"), vendor.compiler());
     let driver = format!("driver for {maker} {major}.{minor} ({})", listing.driver.place());

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::args::GenerateArgs;
 use super::load::Prepared;
 use super::streams::{output, tell};
-use super::{input, interrupt};
+use super::{input, interrupt, progress};
 use crate::engine::error::EngineError;
 use crate::engine::open::Opened;
 use crate::engine::request::{Counters, Finish, Request, RequestEvent};
@@ -29,6 +29,9 @@ const QUESTION: &str = "What does `Vec::push` do?";
 
 /// What to do without a prompt.
 const GIVE_PROMPT: &str = "give --prompt, --prompt-file or text on standard input";
+
+/// The bar over the prompt's tokens.
+const READING: &str = "prompt {bar:40} {human_pos} of {human_len} {eta}";
 
 /// Runs the command.
 pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
@@ -69,8 +72,14 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let mut answer = Answer::new(&vocab, args, &prompt)?;
     let mut handle = opened.engine.submit(request)?;
     let _watched = interrupt::cancels(handle.canceller());
+    let reading = progress::bar(READING, prompt.tokens.len() as u64);
     while let Some(event) = handle.next_event() {
+        if !matches!(event, RequestEvent::Prompt { .. }) && !reading.is_finished() {
+            reading.finish_and_clear();
+            answer.begin()?;
+        }
         match event {
+            RequestEvent::Prompt { read, .. } => reading.set_position(read as u64),
             RequestEvent::Token { id, .. } => {
                 if answer.token(id)? {
                     handle.cancel();
@@ -84,7 +93,7 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
                 return Err(error.into());
             }
             RequestEvent::Finished { finish, counters } => answer.end(&finish, &counters, &opened)?,
-            RequestEvent::Prompt { .. } | RequestEvent::Logits { .. } => {}
+            RequestEvent::Logits { .. } => {}
         }
     }
     Ok(opened.engine.shutdown()?)
@@ -213,15 +222,12 @@ struct Answer<'v> {
     tokens: Vec<u32>,
     stopped: Option<usize>,
     prompt_tokens: usize,
+    /// In front of the answer, until it begins.
+    shown: Option<String>,
 }
 
 impl<'v> Answer<'v> {
     fn new(vocab: &'v Vocab, args: &GenerateArgs, prompt: &Prompt) -> anyhow::Result<Answer<'v>> {
-        if let (false, Some(shown)) = (args.json, &prompt.shown) {
-            let mut out = output();
-            write!(out, "{shown}")?;
-            out.flush()?;
-        }
         Ok(Answer {
             detokenizer: Detokenizer::new(vocab, SpecialText::Hidden),
             stops: StopStrings::new(args.stop.clone()),
@@ -231,7 +237,18 @@ impl<'v> Answer<'v> {
             tokens: Vec::new(),
             stopped: None,
             prompt_tokens: prompt.tokens.len(),
+            shown: prompt.shown.clone().filter(|_| !args.json),
         })
+    }
+
+    /// Shows the text that is continued, once no bar stands in its place any more.
+    fn begin(&mut self) -> anyhow::Result<()> {
+        if let Some(shown) = self.shown.take() {
+            let mut out = output();
+            write!(out, "{shown}")?;
+            out.flush()?;
+        }
+        Ok(())
     }
 
     /// True where a stop string ends the answer.

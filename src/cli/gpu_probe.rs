@@ -148,6 +148,8 @@ impl Probe {
             kind,
             name: name.clone(),
             memory_bytes: items.iter().map(|item| item.bytes).sum(),
+            driver_bytes: 0,
+            addable_bytes: u64::MAX,
             decode_bytes_per_s: listed.decode_bytes_per_s(),
             decode_op_us: 0.0,
             prompt_macs_per_s: listed.prompt_macs_per_s(),

@@ -126,40 +126,54 @@ impl GpuRates {
         Some(CardSpeed { decode_bytes_per_s, decode_op_us, prompt_macs_per_s })
     }
 
-    /// For people.
-    pub(super) fn write(&self, out: &mut dyn Write, vendor: Vendor) -> std::io::Result<()> {
-        let prefix = vendor.prefix();
-        for card in &self.cards {
+    /// What was measured of card `number`, below its own line.
+    pub(super) fn write_card(
+        &self,
+        out: &mut dyn Write,
+        listing: &Listing,
+        number: usize,
+    ) -> std::io::Result<()> {
+        if let Some(card) = self.card(listing, number) {
             writeln!(
                 out,
-                "       measured ({prefix}:{}): copy inside the card {:.0} GB/s read and written, from the host {:.1} GB/s",
-                card.number,
-                card.copy_bytes_per_s / 1e9,
-                card.upload_bytes_per_s / 1e9
+                "       measured: copy inside the card {} GB/s read and written, from the host {} GB/s",
+                three_digits(card.copy_bytes_per_s / 1e9),
+                three_digits(card.upload_bytes_per_s / 1e9)
             )?;
             writeln!(
                 out,
-                "       measured ({prefix}:{}): decode {:.0} GB/s and {:.2} us an op, prompt {:.1} T multiply-adds/s",
-                card.number,
-                card.decode_bytes_per_s / 1e9,
-                card.decode_op_us,
-                card.prompt_macs_per_s / 1e12
-            )?;
-        }
-        for link in &self.links {
-            writeln!(
-                out,
-                "       measured ({prefix}:{} to {prefix}:{}, {}): hand-off {:.1} us and {:.1} GB/s; 8 rows of 10,240 values {:.1} us",
-                link.from,
-                link.to,
-                link.kind.name(),
-                link.latency_us,
-                link.bytes_per_s / 1e9,
-                link.window_us
+                "       measured: decode {} GB/s and {} us an op, prompt {} T multiply-adds/s",
+                three_digits(card.decode_bytes_per_s / 1e9),
+                three_digits(card.decode_op_us),
+                three_digits(card.prompt_macs_per_s / 1e12)
             )?;
         }
         Ok(())
     }
+
+    /// What was measured between a maker's cards.
+    pub(super) fn write_links(&self, out: &mut dyn Write, vendor: Vendor) -> std::io::Result<()> {
+        let card = |number: usize| vendor.card(number);
+        for link in &self.links {
+            writeln!(
+                out,
+                "       measured ({} to {}, {}): hand-off {} us and {} GB/s; 8 rows of 10,240 values {} us",
+                card(link.from),
+                card(link.to),
+                link.kind.name(),
+                three_digits(link.latency_us),
+                three_digits(link.bytes_per_s / 1e9),
+                three_digits(link.window_us)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A rate or a time with three significant digits.
+fn three_digits(value: f64) -> String {
+    let digits = if value > 0.0 { (2.0 - value.log10().floor()).clamp(0.0, 12.0) as usize } else { 0 };
+    format!("{value:.digits$}")
 }
 
 /// Nobody watches the kernels of a measurement being compiled.
@@ -232,4 +246,23 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
         }
     }
     Ok(rates)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_rates_keep_three_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.000_123_4, "0.000123"),
+            (0.5, "0.500"),
+            (1.06, "1.06"),
+            (67.2, "67.2"),
+            (2430.4, "2430"),
+        ] {
+            assert_eq!(three_digits(value), text);
+        }
+    }
 }

@@ -300,10 +300,16 @@ fn meets_a_link<'a>(
         () if is_told(FaultKind::LinkStop) => links.any(|(link, from)| link.ring.is_some() && stops(from)),
         () => true,
     };
-    let what =
-        "--force-fault: no link between GPUs could have it (link-stop: one that leaves the card); name two \
-                cards, as in --gpus 0,1"
-            .to_owned();
+    let what = match choice.link {
+        LinkChoice::Mapped if is_told(FaultKind::PeerTest) => {
+            "--force-fault peer-test: --link mapped tests no peer link; use --link auto or peer"
+        }
+        _ => {
+            "--force-fault: no link between GPUs could have it (link-stop: one that leaves the card); name two cards, as \
+             in --gpus 0,1"
+        }
+    }
+    .to_owned();
     if met { Ok(()) } else { Err(OpenError::NoLink { what }) }
 }
 

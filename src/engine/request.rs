@@ -159,6 +159,8 @@ pub enum RequestEvent {
         id: u32,
         /// What was chosen from the logits; differs from `id` only where tokens are forced.
         sampled: u32,
+        /// When it was known, by the engine's clock.
+        at_ns: u64,
     },
     /// The end.
     Finished {

@@ -288,7 +288,7 @@ impl Sequence {
         let position = self.request.first_position + self.tokens.len() as u32;
         self.tokens.push(id);
         self.counters.generated_tokens += 1;
-        tools.events.push(RequestEvent::Token { position, id, sampled });
+        tools.events.push(RequestEvent::Token { position, id, sampled, at_ns: tools.now_ns });
         if self.counters.generated_tokens == self.request.tokens_max {
             Some(Finish::TokensMax)
         } else if position as usize + 1 >= tools.options.context {

@@ -200,6 +200,10 @@ pub struct CardFacts {
     pub name: String,
     /// Bytes that the plan may use, before reserves.
     pub memory_bytes: u64,
+    /// Of these, what is left to the card's driver: code, stacks of threads, what allocations are rounded up by.
+    pub driver_bytes: u64,
+    /// Bytes that `--card-memory` could add to them.
+    pub addable_bytes: u64,
     /// Rate at which a decode row reads weights, bytes a second (measured or documented).
     pub decode_bytes_per_s: f64,
     /// What an op of a decode row takes beside the bytes that it reads, microseconds: the wait for the op before, and the

@@ -1,6 +1,6 @@
 //! Bytes of a card: what it has, what is kept free, what the items of a stage take; and bytes as people write them.
 //!
-//! Invariant: `reserve_bytes + budget_bytes <= memory_bytes`, or the budget is 0.
+//! Invariant: `reserve_bytes + driver_bytes + budget_bytes <= memory_bytes`, or the budget is 0.
 //! Does not know: layers, time, other cards.
 
 use crate::model::facts::CardFacts;
@@ -38,17 +38,24 @@ pub struct Budget {
     pub memory_bytes: u64,
     /// Kept free (`--vram-reserve`, `--vram-reserve-later`).
     pub reserve_bytes: u64,
+    /// Left to the card's driver.
+    pub driver_bytes: u64,
 }
 
 impl Budget {
     /// The budget of `card` with `reserve_bytes` kept free.
     pub fn new(card: &CardFacts, reserve_bytes: u64) -> Budget {
-        Budget { memory_bytes: card.memory_bytes, reserve_bytes }
+        Budget { memory_bytes: card.memory_bytes, reserve_bytes, driver_bytes: card.driver_bytes }
+    }
+
+    /// Kept free for the user and for the driver.
+    pub fn kept_bytes(&self) -> u64 {
+        self.reserve_bytes.saturating_add(self.driver_bytes)
     }
 
     /// What items may take.
     pub fn budget_bytes(&self) -> u64 {
-        self.memory_bytes.saturating_sub(self.reserve_bytes)
+        self.memory_bytes.saturating_sub(self.kept_bytes())
     }
 
     /// True where all `items` fit.
@@ -69,9 +76,9 @@ impl Budget {
         (bytes - self.budget_bytes()).saturating_add(self.deficit_bytes())
     }
 
-    /// What the reserve asks for beyond the whole card; it has to be met first.
+    /// What is to be kept free beyond the whole card; it has to be met first.
     pub(super) fn deficit_bytes(&self) -> u64 {
-        self.reserve_bytes.saturating_sub(self.memory_bytes)
+        self.kept_bytes().saturating_sub(self.memory_bytes)
     }
 }
 

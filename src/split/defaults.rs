@@ -28,6 +28,8 @@ pub fn virtual_card(index: u32, memory_bytes: u64, rates: CardRates) -> CardFact
         kind: CardKind::Cpu,
         name: CardId::cpu(index).to_string(),
         memory_bytes,
+        driver_bytes: 0,
+        addable_bytes: u64::MAX,
         decode_bytes_per_s: rates.decode_bytes_per_s,
         // In the rate, which was measured with whole passes over weights.
         decode_op_us: 0.0,

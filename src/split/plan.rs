@@ -27,8 +27,10 @@ pub struct StagePlan {
     pub items: Vec<Item>,
     /// The card's memory.
     pub memory_bytes: u64,
-    /// Kept free.
+    /// Kept free, for the user and for the card's driver.
     pub reserve_bytes: u64,
+    /// Of these, the driver's.
+    pub driver_bytes: u64,
     /// What items may take: memory less reserve.
     pub budget_bytes: u64,
     /// What the items take.

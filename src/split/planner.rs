@@ -142,6 +142,8 @@ impl Planner<'_> {
         };
         let needs: Vec<CardNeed> =
             stages.iter().map(|(card, layers)| self.need(*card, layers, sizes)).collect();
+        let unused = self.unused(&stages);
+        let idle = unused.into_iter().map(|card| self.need(card, &(0..0), sizes)).collect();
         let q8_0 = width_against_q8_0(self.footprint).is_none();
         let nearest = match nearest::nearest(sizes, q8_0, |sizes| self.fits(sizes, model)) {
             None => None,
@@ -158,6 +160,7 @@ impl Planner<'_> {
             available_bytes: self.budgets.iter().fold(0, |sum, b| b.budget_bytes().saturating_add(sum)),
             missing_bytes: needs.iter().fold(0, |sum, n| n.missing_bytes.saturating_add(sum)),
             cards: needs,
+            idle,
             nearest,
             layers_given: matches!(self.layout, Layout::Given(_)),
         })
@@ -165,14 +168,19 @@ impl Planner<'_> {
 
     fn need(&self, card: usize, layers: &Range<usize>, sizes: &StageSizes) -> CardNeed {
         let (facts, budget) = (&self.cards[card], &self.budgets[card]);
-        let items = self.footprint.stage_items(facts.kind, layers.clone(), sizes);
+        let items = match layers.is_empty() {
+            true => Vec::new(),
+            false => self.footprint.stage_items(facts.kind, layers.clone(), sizes),
+        };
         CardNeed {
             card: facts.id,
             name: facts.name.clone(),
             layers: layers.clone(),
             needed_bytes: sum_bytes(&items),
             budget_bytes: budget.budget_bytes(),
-            reserve_bytes: budget.reserve_bytes,
+            reserve_bytes: budget.kept_bytes(),
+            driver_bytes: budget.driver_bytes,
+            addable_bytes: facts.addable_bytes,
             missing_bytes: budget.missing_bytes(&items),
             items,
         }
@@ -193,6 +201,7 @@ impl Planner<'_> {
                 items: need.items,
                 memory_bytes: self.budgets[*card].memory_bytes,
                 reserve_bytes: need.reserve_bytes,
+                driver_bytes: need.driver_bytes,
                 budget_bytes: need.budget_bytes,
                 used_bytes: need.needed_bytes,
                 decode_us: us(model.decode_ps(*card, layers.clone())),
@@ -227,9 +236,14 @@ impl Planner<'_> {
         sizes.link_slots as u64 * slot_bytes
     }
 
-    fn idle(&self, stages: &[Assignment], sizes: &StageSizes) -> Vec<IdleCard> {
+    /// Cards without a stage.
+    fn unused(&self, stages: &[Assignment]) -> Vec<usize> {
         let used = |at: usize| stages.iter().any(|(card, _)| *card == at);
-        let unused: Vec<usize> = (0..self.cards.len()).filter(|&at| !used(at)).collect();
+        (0..self.cards.len()).filter(|&at| !used(at)).collect()
+    }
+
+    fn idle(&self, stages: &[Assignment], sizes: &StageSizes) -> Vec<IdleCard> {
+        let unused = self.unused(stages);
         if unused.is_empty() {
             return Vec::new();
         }

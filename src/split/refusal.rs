@@ -28,8 +28,12 @@ pub struct CardNeed {
     pub needed_bytes: u64,
     /// What items may take.
     pub budget_bytes: u64,
-    /// Kept free beside the budget.
+    /// Kept free beside the budget, for the user and for the card's driver.
     pub reserve_bytes: u64,
+    /// Of these, the driver's.
+    pub driver_bytes: u64,
+    /// Bytes that `--card-memory` could add.
+    pub addable_bytes: u64,
     /// What the card needs more.
     pub missing_bytes: u64,
 }
@@ -50,6 +54,8 @@ pub struct Nearest {
 pub struct NoFit {
     /// The split that goes least over the budgets.
     pub cards: Vec<CardNeed>,
+    /// The cards that this split leaves idle.
+    pub idle: Vec<CardNeed>,
     /// Items of all those cards.
     pub needed_bytes: u64,
     /// Budgets of all cards named, also of those that this split leaves idle.
@@ -67,25 +73,16 @@ impl std::error::Error for NoFit {}
 /// One line.
 impl fmt::Display for NoFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.sums())?;
-        if let Some(worst) = self.cards.iter().max_by_key(|c| (c.missing_bytes, std::cmp::Reverse(c.card))) {
-            let (needed, missing) = (format_bytes(worst.needed_bytes), format_bytes_up(worst.missing_bytes));
-            let items = items_in_words(&worst.items);
-            write!(f, "; {} would need {needed}, {missing} more than it may take ({items})", worst.name)?;
-        }
-        write!(f, "; {}", self.advice())
+        write!(f, "{}; `tandem plan` with these flags shows each item", self.summary())
     }
 }
 
 impl NoFit {
-    /// The line without the items, for those who see [`NoFit::itemised`].
+    /// The line for those who see [`NoFit::itemised`].
     pub fn summary(&self) -> String {
-        format!("{}; {}", self.sums(), self.advice())
-    }
-
-    fn sums(&self) -> String {
         let (needed, available) = (format_bytes(self.needed_bytes), format_bytes(self.available_bytes));
-        format!("the model does not fit: {needed} are needed, {available} are available")
+        let advice = self.advice();
+        format!("the model does not fit: {needed} are needed, {available} are available; {advice}")
     }
 
     /// What to ask for instead.
@@ -94,12 +91,25 @@ impl NoFit {
             Some(nearest) => format!("it fits with {}, or", nearest.flags),
             None => "no smaller --ctx, --kv, --sequences or --chunk helps, it fits".to_owned(),
         };
-        let short = self.cards.iter().filter(|c| c.missing_bytes > 0);
-        let more = short.map(|c| format!("{} more on {}", format_bytes_up(c.missing_bytes), c.name));
-        let more = more.collect::<Vec<_>>().join(", ");
-        let reserved = if self.cards.iter().any(|c| c.reserve_bytes > 0) { ", --vram-reserve" } else { "" };
+        let short = || self.cards.iter().filter(|c| c.missing_bytes > 0);
+        let each = |words: &dyn Fn(&str, &str) -> String| {
+            let of_card = |c: &CardNeed| words(&format_bytes_up(c.missing_bytes), &c.name);
+            short().map(of_card).collect::<Vec<_>>().join(", ")
+        };
+        let reserved = |c: &CardNeed| c.reserve_bytes - c.driver_bytes;
+        let or_reserve = if short().any(|c| reserved(c) > 0) { ", --vram-reserve" } else { "" };
+        let more = if short().all(|c| reserved(c) >= c.missing_bytes) {
+            format!("{} (--vram-reserve)", each(&|bytes, name| format!("{bytes} less reserved on {name}")))
+        } else if short().all(|c| c.addable_bytes >= c.missing_bytes) {
+            let more = each(&|bytes, name| format!("{bytes} more on {name}"));
+            format!("{more} (--card-memory{or_reserve})")
+        } else {
+            // No flag makes a GPU larger than it is.
+            let free = each(&|bytes, name| format!("{bytes} more free on {name}"));
+            format!("{free} (end what else uses it{or_reserve}), or with further cards (--gpus)")
+        };
         let split = if self.layers_given { ", or another --layer-split" } else { "" };
-        format!("{smaller} with {more} (--card-memory{reserved}){split}")
+        format!("{smaller} with {more}{split}")
     }
 }
 
@@ -117,12 +127,15 @@ impl fmt::Display for Itemised<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rows =
             vec![["card", "layers", "needs", "budget", "reserve", "missing"].map(str::to_string).to_vec()];
-        for card in &self.0.cards {
+        for card in self.0.cards.iter().chain(&self.0.idle) {
             let or_dash = |bytes: u64| if bytes == 0 { "-".to_string() } else { format_bytes_up(bytes) };
             rows.push(vec![
                 card.name.clone(),
-                format!("{}-{}", card.layers.start, card.layers.end - 1),
-                format_bytes(card.needed_bytes),
+                match card.layers.end {
+                    0 => "-".to_owned(),
+                    end => format!("{}-{}", card.layers.start, end - 1),
+                },
+                or_dash(card.needed_bytes),
                 format_bytes(card.budget_bytes),
                 or_dash(card.reserve_bytes),
                 or_dash(card.missing_bytes),
@@ -134,7 +147,7 @@ impl fmt::Display for Itemised<'_> {
         }
         match &self.0.nearest {
             Some(nearest) => write!(f, "the nearest plan that fits: {}", nearest.flags),
-            None => write!(f, "missing: {} (--card-memory)", format_bytes_up(self.0.missing_bytes)),
+            None => write!(f, "missing: {}", format_bytes_up(self.0.missing_bytes)),
         }
     }
 }

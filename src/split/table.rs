@@ -24,6 +24,10 @@ impl fmt::Display for Plan {
         for idle in &self.idle {
             writeln!(f, "{}  idle: {}", idle.name, idle.reason)?;
         }
+        let driver_bytes = self.stages.iter().map(|stage| stage.driver_bytes).max().unwrap_or(0);
+        if driver_bytes > 0 {
+            writeln!(f, "of reserves, {} a GPU are left to its driver", format_bytes(driver_bytes))?;
+        }
         let sizes = &self.sizes;
         writeln!(
             f,

@@ -729,6 +729,7 @@ fn host_memory(context: &Context, bytes: usize, flags: c_uint) -> Result<NonNull
     let address = NonNull::new(address).ok_or(CudaError::Call {
         call: context.vendor().one_of("cuMemHostAlloc", "hipHostMalloc"),
         code: "no memory".to_owned(),
+        status: None,
         advice: "; close other programs",
     })?;
     // SAFETY: the call gave `bytes` bytes, which nobody else knows.

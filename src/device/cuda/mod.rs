@@ -27,6 +27,7 @@ use crate::device::CardError;
 use crate::device::threads::Refused;
 use crate::model::facts::CardId;
 
+use driver::api::{Status, status};
 use vendor::{Architecture, Vendor};
 
 /// What can go wrong with a GPU, in one line.
@@ -47,6 +48,8 @@ pub enum CudaError {
         call: &'static str,
         /// Name and meaning, in the driver's words.
         code: String,
+        /// The same as a number; `None` where the driver called it a success.
+        status: Option<Status>,
         /// What to do, with its `; `.
         advice: &'static str,
     },
@@ -120,6 +123,11 @@ pub enum CudaError {
 }
 
 impl CudaError {
+    /// Whether the computer just has no such cards.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, CudaError::NoDriver { .. } | CudaError::Call { status: Some(status::NO_DEVICE), .. })
+    }
+
     /// The same as an error of a card.
     pub fn on(self, card: CardId) -> CardError {
         CardError::Driver { card, what: self.to_string() }

@@ -204,7 +204,7 @@ fn a_state_alone_with_its_snapshot_dropped_appends_in_place() {
 fn a_refusal_names_the_card_the_pages_and_what_to_do() {
     let mut books = KvPages::new(CARD, 2);
     let text = books.append(StateId(3), 0, 3 * PAGE_POSITIONS).unwrap_err().to_string();
-    let expected = "card 1: state 3 needs 3 K/V pages more, 2 of 2 are free; end another sequence, lower --ctx or \
+    let expected = "cpu:1: state 3 needs 3 K/V pages more, 2 of 2 are free; end another sequence, lower --ctx or \
                     --sequences, choose a smaller --kv format, or give the card more with --card-memory";
     assert_eq!(text, expected);
 }

@@ -75,7 +75,7 @@ impl From<Failed> for CudaError {
         if REFUSES_IMAGE.contains(&status) {
             return CudaError::Image { vendor, code };
         }
-        CudaError::Call { call, code, advice }
+        CudaError::Call { call, code, status: Some(status), advice }
     }
 }
 
@@ -88,7 +88,7 @@ fn advice(vendor: Vendor, call: &str, status: Status) -> &'static str {
              locked memory (ulimit -l)"
         }
         status::OUT_OF_MEMORY => {
-            "; free memory on the card, lower --ctx, --sequences or --chunk, or raise --vram-reserve"
+            "; free memory on the card, lower --ctx, --sequences, --chunk or --card-memory, or raise --vram-reserve"
         }
         status::NO_DEVICE => vendor.one_of(
             "; check nvidia-smi and CUDA_VISIBLE_DEVICES",
