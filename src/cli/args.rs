@@ -155,7 +155,8 @@ pub(super) struct SplitArgs {
     #[arg(long, value_name = "FAULT")]
     pub(super) force_fault: Option<ForcedFault>,
     /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all; units are powers of 1,024, GB the same as GiB)
-    /// [default: a GPU's free memory, less 256 MiB or a 16th of it for its driver; virtual cards share the machine's available memory equally]
+    /// [default: a GPU's free memory, less 256 MiB or a 16th of it for its driver; virtual cards share the machine's
+    /// available memory equally]
     #[arg(long, value_name = "SIZES")]
     pub(super) card_memory: Option<String>,
     /// First layer of each card after the first, e.g. 18,32 [default: the planner's choice]
