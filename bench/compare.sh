@@ -6,7 +6,15 @@
 # Python with numpy in $PYTHON; run it on an idle machine. The random model comes as `rand1024-f32.gguf` in FOLDER: any
 # F32 GGUF of the family llama with 12 layers, n = 1024, n_ff = 2816, 16 heads, 4 K/V heads and a vocabulary of 512.
 set -euo pipefail
+if [ $# -lt 1 ] || [ ! -d "$1" ]; then
+    sed -n 's/^# usage: /usage: /p' "$0" >&2
+    exit 2
+fi
 folder=$(cd "$1" && pwd)
+if [ ! -f "$folder/rand1024-f32.gguf" ] && [ ! -f "$folder/rand1024-q4_k_s.gguf" ]; then
+    echo "compare: $folder has no rand1024-f32.gguf; the head of this script says what it is" >&2
+    exit 2
+fi
 rounds=${2:-5}
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
