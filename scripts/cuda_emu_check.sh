@@ -165,7 +165,7 @@ for cards in 0 "0,1 --layer-split 4" "1,cpu:1 --layer-split 4"; do
     faulty old-driver "it is older than NVRTC" --gpus $cards
 done
 faulty lost-card:1 CUDA_ERROR_UNKNOWN --gpus 0,1 --layer-split 4
-faulty kernel:0 "cuda:0 failed" --gpus 1,0 --layer-split 4
+faulty kernel:0 "cuda:0: cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS" --gpus 1,0 --layer-split 4
 faulty lost-card:1 "cuda:1" --gpus 1,0 --layer-split 4
 faulty kernel "no GPU that could fail" --gpus cpu:1
 faulty lost-card:7 "no GPU 7 that could fail" --gpus 0
