@@ -330,7 +330,7 @@ fn gpus_text(
         writeln!(
             out,
             "{:6} {}, {architecture}, {}, PCI {}",
-            format!("{prefix}:{number}"),
+            vendor.card(number).to_string(),
             device.name,
             format_bytes(device.memory_bytes),
             pci(device.pci)

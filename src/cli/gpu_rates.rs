@@ -20,6 +20,7 @@ use crate::device::cuda::source::LINKS;
 use crate::device::cuda::vendor::Vendor;
 use crate::device::{CardError, LoadProgress};
 use crate::model::facts::{CardId, LinkKind, LinkRate};
+use crate::split::budget::three_digits;
 
 /// All that was measured of one maker's cards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -137,15 +138,15 @@ impl GpuRates {
             writeln!(
                 out,
                 "       measured: copy inside the card {} GB/s read and written, from the host {} GB/s",
-                three_digits(card.copy_bytes_per_s / 1e9),
-                three_digits(card.upload_bytes_per_s / 1e9)
+                significant(card.copy_bytes_per_s / 1e9),
+                significant(card.upload_bytes_per_s / 1e9)
             )?;
             writeln!(
                 out,
                 "       measured: decode {} GB/s and {} us an op, prompt {} T multiply-adds/s",
-                three_digits(card.decode_bytes_per_s / 1e9),
-                three_digits(card.decode_op_us),
-                three_digits(card.prompt_macs_per_s / 1e12)
+                significant(card.decode_bytes_per_s / 1e9),
+                significant(card.decode_op_us),
+                significant(card.prompt_macs_per_s / 1e12)
             )?;
         }
         Ok(())
@@ -161,17 +162,20 @@ impl GpuRates {
                 card(link.from),
                 card(link.to),
                 link.kind.name(),
-                three_digits(link.latency_us),
-                three_digits(link.bytes_per_s / 1e9),
-                three_digits(link.window_us)
+                significant(link.latency_us),
+                significant(link.bytes_per_s / 1e9),
+                significant(link.window_us)
             )?;
         }
         Ok(())
     }
 }
 
-/// A rate or a time with three significant digits.
-fn three_digits(value: f64) -> String {
+/// A rate or a time with three significant digits, also far below 1.
+fn significant(value: f64) -> String {
+    if value >= 1.0 {
+        return three_digits(value);
+    }
     let digits = if value > 0.0 { (2.0 - value.log10().floor()).clamp(0.0, 12.0) as usize } else { 0 };
     format!("{value:.digits$}")
 }
@@ -208,11 +212,12 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
         tell(format_args!("measuring {what}"));
         Ok(())
     };
-    let (mut rates, prefix) = (GpuRates::default(), listing.driver.vendor().prefix());
+    let (mut rates, vendor) = (GpuRates::default(), listing.driver.vendor());
     for (number, name, card) in &cards {
-        step(format!("{prefix}:{number}: copies"))?;
+        let own = vendor.card(*number);
+        step(format!("{own}: copies"))?;
         let (copy_bytes_per_s, upload_bytes_per_s) = (card.copy_bytes_per_s()?, card.upload_bytes_per_s()?);
-        step(format!("{prefix}:{number}: two small models (the first time, their kernels are compiled)"))?;
+        step(format!("{own}: two small models (the first time, their kernels are compiled)"))?;
         let CardSpeed { decode_bytes_per_s, decode_op_us, prompt_macs_per_s } =
             gpu_probe::speed(listing, *number, settings)?;
         rates.cards.push(GpuCard {
@@ -227,8 +232,9 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
     }
     for (from, _, near) in &cards {
         for (to, _, far) in cards.iter().filter(|(to, _, _)| to != from) {
+            let (sender, receiver) = (vendor.card(*from), vendor.card(*to));
             for kind in [LinkKind::Peer, LinkKind::Mapped, LinkKind::Staged] {
-                step(format!("{prefix}:{from} to {prefix}:{to}: {}", kind.name()))?;
+                step(format!("{sender} to {receiver}: {}", kind.name()))?;
                 match measure::link(near, far, kind)? {
                     Ok(LinkReach { rate, window_us }) => rates.links.push(GpuLink {
                         from: *from,
@@ -239,7 +245,7 @@ pub(super) fn measure(listing: &Listing, settings: &KernelSettings) -> anyhow::R
                         window_us,
                     }),
                     Err(what) => {
-                        tracing::warn!("{prefix}:{from} to {prefix}:{to}: no {} link: {what}", kind.name());
+                        tracing::warn!("{sender} to {receiver}: no {} link: {what}", kind.name());
                     }
                 }
             }
@@ -262,7 +268,7 @@ mod tests {
             (67.2, "67.2"),
             (2430.4, "2430"),
         ] {
-            assert_eq!(three_digits(value), text);
+            assert_eq!(significant(value), text);
         }
     }
 }

@@ -100,16 +100,21 @@ pub fn format_bytes(bytes: u64) -> String {
         None => format!("{bytes} B"),
         Some((unit, name)) => {
             let value = bytes as f64 / unit as f64;
-            let digits = if value < 9.995 {
-                2
-            } else if value < 99.95 {
-                1
-            } else {
-                0
-            };
-            format!("{value:.digits$} {name}")
+            format!("{} {name}", three_digits(value))
         }
     }
+}
+
+/// A number for people, three digits, at most two of them behind the point: `7.86`, `121`, `0.50`.
+pub fn three_digits(value: f64) -> String {
+    let digits = if value < 9.995 {
+        2
+    } else if value < 99.95 {
+        1
+    } else {
+        0
+    };
+    format!("{value:.digits$}")
 }
 
 /// The same rounded up: what is asked for is enough.

@@ -8,7 +8,7 @@ use std::fmt;
 use crate::model::facts::{LinkKind, RateSource};
 use crate::model::footprint::{Item, ItemKind};
 
-use super::budget::{format_bytes, format_count};
+use super::budget::{format_bytes, format_count, three_digits};
 use super::plan::{Bound, Plan, StagePlan};
 
 const WEIGHTS: [ItemKind; 4] = [ItemKind::Embedding, ItemKind::Dense, ItemKind::Vectors, ItemKind::Head];
@@ -41,11 +41,11 @@ impl fmt::Display for Plan {
             format_bytes(self.used_bytes()),
         )?;
         let predicted = &self.predicted;
-        write!(f, "predicted: decode {} tok/s", rate(predicted.decode_tok_s))?;
+        write!(f, "predicted: decode {} tok/s", three_digits(predicted.decode_tok_s))?;
         if sizes.sequences > 1 {
-            write!(f, " alone, {} for all {}", rate(predicted.decode_tok_s_all), sizes.sequences)?;
+            write!(f, " alone, {} for all {}", three_digits(predicted.decode_tok_s_all), sizes.sequences)?;
         }
-        writeln!(f, ", prompt {} tok/s", rate(predicted.prompt_tok_s))?;
+        writeln!(f, ", prompt {} tok/s", three_digits(predicted.prompt_tok_s))?;
         let rates = match predicted.rates {
             Some(RateSource::Measured) => "measured rates",
             Some(RateSource::Typical) => "typical rates",
@@ -129,16 +129,4 @@ pub(super) fn write_aligned(f: &mut fmt::Formatter<'_>, rows: &[Vec<String>]) ->
         writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     Ok(())
-}
-
-/// Three digits of a rate.
-fn rate(per_s: f64) -> String {
-    let digits = if per_s < 9.995 {
-        2
-    } else if per_s < 99.95 {
-        1
-    } else {
-        0
-    };
-    format!("{per_s:.digits$}")
 }
