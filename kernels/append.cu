@@ -92,7 +92,7 @@ template <class Form, i32 EACH> DEVICE void place_heads(
     f32 value[EACH];
     placed.load(value);
     placed.make(value);
-    if (is_query || is_key) write_head(placed.from, value, placed.width);
+    if (is_query || is_key) write_head(placed.from, value, placed.width, (i32) threadIdx.x % SHORT_LANES);
     if (is_query) return;
     const HeadRows<Form> at(heads.kv_heads, head, heads.key_width, heads.value_width);
     const i64 slot = position % PAGE_POSITIONS;

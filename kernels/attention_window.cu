@@ -5,9 +5,10 @@
 //          and pool as in append.cu; states null: all rows are of state 0; work as TileWork says; head widths are multiples
 //          of 32, at most 256; pool and page_bytes are multiples of 16; out, images: [rows] of q_heads * value_width
 // launch   attend_tile_H, and attend_128_H for heads of 128 values of which rope turns all or none: grid (kv_heads * (query
-//          heads of one / H rounded up), tiles, rows), block 256, of rows `first` on of a batch of n; dynamic shared memory
-//          for 64 values and keys, with 64 bytes behind keys of whole 128 bytes; merge_images: grid (values / 256 rounded up,
-//          rows), block 64 for each span, 256 to 512
+//          heads of one / H rounded up), tiles, rows), block 256, of rows `first` on of a batch of n; the tile that a row
+//          itself stands in comes first where H is 8, else last; dynamic shared memory for 64 values and keys, with 64 bytes
+//          behind keys of whole 128 bytes; merge_images: grid (values / 256 rounded up, rows), block 64 for each span, 256 to
+//          512
 // order    scores lanes(32); a tile of 64 positions: exact maximum, sum lanes(32), acc a chain over its keys; tiles
 //          merge left to right inside their span, spans left to right; the first is taken as it is
 // moves    each stored key and value up to the row's position once for H query heads; keys of earlier batches while the
@@ -60,11 +61,12 @@ struct NearTile {
     i32 value_bytes;
     i32 stride;  // of keys near
 
-    template <class Form> DEVICE NearTile(const HeadRows<Form>& at, u8* page, u8* near)
+    // Rows of whole 128 bytes lie `apart` bytes from each other: what lanes read of one at once, so that they find its
+    // neighbours in other banks.
+    template <class Form> DEVICE NearTile(const HeadRows<Form>& at, u8* page, u8* near, i32 apart)
         : pool_keys(page + at.keys_at), pool_values(page + at.values_at), values(near), key_bytes((i32) at.key_bytes),
           value_bytes((i32) at.value_bytes) {
-        // Rows of whole 128 bytes lie 64 apart: two neighbours are read at once, 64 bytes of each.
-        stride = key_bytes % 128 == 0 ? key_bytes + 64 : key_bytes;
+        stride = key_bytes % 128 == 0 ? key_bytes + apart : key_bytes;
         keys = near + TILE_POSITIONS * value_bytes;
     }
 
@@ -107,14 +109,10 @@ struct NearTile {
 };
 
 // Starts bringing the floats of queries that are placed already.
-DEVICE void bring_floats(f32* near, const f32* from, i32 count) {
-    const bool is_aligned = (u64) from % 16 == 0;
-    for (i32 i = 4 * (i32) threadIdx.x; i < count; i += 4 * TILE_BLOCK) {
-        if (is_aligned) {
-            start_copy((u8*)(near + i), (const u8*)(from + i), 16);
-        } else {
-            for (i32 j = i; j < i + 4; j++) near[j] = from[j];
-        }
+template <class Share> DEVICE void bring_floats(f32* near, const f32* from, i32 count) {
+    for (i32 i = (i32) threadIdx.x; i < count; i += TILE_BLOCK) {
+        const i32 value = i % SHORT_LANES;
+        start_copy_word((u8*)(near + i - value + Share::place(value)), (const u8*)(from + i));
     }
 }
 
@@ -148,14 +146,15 @@ struct Items {
     }
 };
 
-// Brings them near, a warp one, in turns, and the values of `fresh` rows: where registers allow, behind the first ones' loads,
-// for they are not needed before the scores are there, and would only keep the queries waiting. Lane r has the position of
-// row r.
-template <class Form, i32 EACH, bool WHOLE> DEVICE void place_near(
+// Brings them near, a warp one, in turns, and unless they come LATE the values of `fresh` rows: where registers allow, behind
+// the first ones' loads, for they are not needed before the scores are there, and would only keep the queries waiting. Lane r
+// has the position of row r.
+template <class Form, class Share, i32 EACH, bool WHOLE, bool LATE> DEVICE void place_near(
     const WindowCall& call, const Items& items, const NearTile& near, i32 fresh, f32* query, u32 position) {
     const i32 count = items.count();
     const i32 first = (i32) threadIdx.x / SHORT_LANES;
-    if (!WHOLE) near.bring_values(0, fresh);
+    const i32 place = Share::place((i32) threadIdx.x % SHORT_LANES);
+    if (!WHOLE && !LATE) near.bring_values(0, fresh);
 #pragma unroll 1
     for (i32 item = first; item < count; item += TILE_WARPS) {
         const HeadKind kind = items.kind(item);
@@ -164,33 +163,41 @@ template <class Form, i32 EACH, bool WHOLE> DEVICE void place_near(
         wait_for_previous();
         f32 value[EACH];
         head.load(value);
-        if (WHOLE && item == first) near.bring_values(0, fresh);
+        if (WHOLE && !LATE && item == first) near.bring_values(0, fresh);
         head.make(value);
         if (kind == HeadKind::QUERY) {
-            write_head<EACH, WHOLE>(query + item * head.width, value, head.width);
+            write_head<EACH, WHOLE>(query + item * head.width, value, head.width, place);
         } else {
             const i32 slot = (i32) shuffle(position, row) % TILE_POSITIONS;
             u8* to = kind == HeadKind::KEY ? near.keys + slot * near.stride : near.values + slot * near.value_bytes;
             if (!store_head<Form, EACH, WHOLE>(to, value, head.width)) report_fault(call.fault, call.fault_id);
         }
     }
-    if (!WHOLE || first < count) return;
+    if (first < count) return;
     wait_for_previous();
-    near.bring_values(0, fresh);
+    if (WHOLE && !LATE) near.bring_values(0, fresh);
 }
 
-// One tile of one row for HEADS * KEYS query heads of one K/V head: a thread makes the scores of KEYS keys with HEADS
-// heads, four lanes together; then a warp the weights of a head; then a thread ACC_DIMS values of acc of ACC_HEADS heads.
+// How lanes share the sums of a dot. Shared memory gives 128 bytes a cycle, counted for each lane also where lanes read the
+// same: scores of eight heads are bound by it as much as by instructions, and eight lanes, of which each has four keys and four
+// heads, read least. Other kernels have registers for four lanes alone, or too few scores.
+typedef Share<4, 8> FourLanes;
+typedef Share<8, 2> EightLanes;
+
+// One tile of one row for ALL query heads of one K/V head: the lanes of a Share make the scores of KEYS keys with HEADS
+// heads; then a warp the weights of a head; then a thread ACC_DIMS values of acc of ACC_HEADS heads.
 // WIDTH: of keys and values, of which rope turns all or none; 0: any.
-template <class Form, i32 WIDTH, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS>
+template <class Form, i32 WIDTH, class Share, i32 ALL, i32 HEADS, i32 KEYS, i32 ACC_HEADS, i32 ACC_DIMS>
 DEVICE void attend_tile(const WindowCall& call) {
-    constexpr i32 ALL = HEADS * KEYS;
     constexpr i32 SLOTS = TILE_POSITIONS / KEYS;
     constexpr i32 WEIGHT_STRIDE = 4 * ALL + 4;
     constexpr i32 STRIDES = KEYS > 1 ? Form::STRIDES / 2 : Form::STRIDES;
-    typedef FourLanes<HEADS * KEYS> Tree;
+    // Blocks of eight heads fill the card. Then all wait for the block of the row's own tile, which has most to do before its
+    // scores, so it comes first; and values wait until a block has its queries, for those of its neighbour would come behind.
+    constexpr bool FULL = ALL == TILE_WARPS;
+    typedef Trees<Share, HEADS * KEYS> Tree;
     static_assert(ALL <= TILE_WARPS, "a warp weighs the keys of a head");
-    static_assert(KEYS * SLOTS * KEY_LANES == TILE_BLOCK, "four lanes for KEYS keys and HEADS heads");
+    static_assert(ALL / HEADS * SLOTS * Share::LANES == TILE_BLOCK, "the lanes of a Share for KEYS keys and HEADS heads");
     alignas(16) __shared__ f32 query[ALL * (WIDTH > 0 ? WIDTH : HEAD_MAX)];
     alignas(16) __shared__ f32 weights[TILE_POSITIONS / 4 * WEIGHT_STRIDE];  // scores before
     DYNAMIC_SHARED(u8, room);
@@ -204,24 +211,26 @@ DEVICE void attend_tile(const WindowCall& call) {
     const i32 in_group = (i32) blockIdx.x % blocks * ALL;
     TileBlock block;
     block.row = call.first + (i64) blockIdx.z;
-    block.tile = (i32) blockIdx.y;
     block.kv_head = (i32) blockIdx.x / blocks;
     block.first_head = block.kv_head * group + in_group;
     block.heads = group - in_group < ALL ? group - in_group : ALL;
     block.is_first = in_group == 0;
-    const i32 tile = block.tile;
     const i32 heads = block.heads;
     let_next_start();
 
     // Where rows stand is known before the wait; what the batch itself brings comes last in each state.
     const u32 position = lane < call.n ? load_fresh(call.positions + lane) : 0;
     const u32 state = call.states != nullptr && lane < call.n ? load_fresh(call.states + lane) : 0;
-    u32 number = call.states == nullptr ? load_fresh(call.pages + tile) : 0;
+    const i32 asked_tile = (i32) blockIdx.y - (FULL ? 1 : 0);  // -1: the row's own
+    u32 number = call.states == nullptr && asked_tile >= 0 ? load_fresh(call.pages + asked_tile) : 0;
     const u32 own = shuffle(position, (i32) block.row);
     const u32 own_state = shuffle(state, (i32) block.row);
+    const i32 own_tile = (i32) own / TILE_POSITIONS;
+    if (asked_tile >= own_tile + (FULL ? 0 : 1)) return;
+    const i32 tile = asked_tile < 0 ? own_tile : asked_tile;
+    block.tile = tile;
     const i32 left = (i32) own + 1 - tile * TILE_POSITIONS;
-    if (left <= 0) return;
-    if (call.states != nullptr) number = load_fresh(call.pages + (i64) own_state * call.pages_per_state + tile);
+    if (call.states != nullptr || asked_tile < 0) number = load_fresh(call.pages + (i64) own_state * call.pages_per_state + tile);
     u8* page = call.pool + number * call.page_bytes;
     const u32 rows = lanes_where(lane < call.n && state == own_state && position <= own);
     const u32 rows_here = lanes_where((rows >> lane & 1) != 0 && (i32) position / TILE_POSITIONS == tile);
@@ -229,53 +238,56 @@ DEVICE void attend_tile(const WindowCall& call) {
     const i32 earlier = left - count_bits(rows);
     const i32 fresh = earlier < 0 ? 0 : earlier < count ? earlier : count;
     const HeadRows<Form> at(call.heads.kv_heads, block.kv_head, key_width, value_width);
-    const NearTile near(at, page, room);
+    const NearTile near(at, page, room, Share::RUN == EIGHT ? 64 : (i32) Form::row_bytes(Share::RUN * Share::LANES));
     near.bring_keys(0, fresh);
     close_copies();
     const bool is_placed = call.heads.k == nullptr;
     if (is_placed) {
         wait_for_previous();
         const f32* asked = call.heads.q + block.row * call.heads.q_stride + (i64) block.first_head * key_width;
-        bring_floats(query, asked, heads * key_width);
+        bring_floats<Share>(query, asked, heads * key_width);
         if (fresh < count) near.bring_keys(fresh, count);
         close_copies();
         near.bring_values(0, count);
     } else {
         const Items items = {block, rows_here};
         if constexpr (WIDTH > 0) {
-            place_near<Form, WIDTH / SHORT_LANES, true>(call, items, near, fresh, query, position);
+            place_near<Form, Share, WIDTH / SHORT_LANES, true, FULL>(call, items, near, fresh, query, position);
         } else if (key_width <= HEAD_MAX / 2 && value_width <= HEAD_MAX / 2) {
-            place_near<Form, HEAD_EACH / 2, false>(call, items, near, fresh, query, position);
+            place_near<Form, Share, HEAD_EACH / 2, false, FULL>(call, items, near, fresh, query, position);
         } else {
-            place_near<Form, HEAD_EACH, false>(call, items, near, fresh, query, position);
+            place_near<Form, Share, HEAD_EACH, false, FULL>(call, items, near, fresh, query, position);
         }
     }
     close_copies();
 
     // Scores. Slots without a key repeat the last.
-    const i32 part_heads = thread / (SLOTS * KEY_LANES) * HEADS;
-    const i32 slot = thread % (SLOTS * KEY_LANES) / KEY_LANES;
-    const i32 own_part = Tree::own(thread % KEY_LANES);
+    const i32 part_heads = thread / (SLOTS * Share::LANES) * HEADS;
+    const i32 slot = thread % (SLOTS * Share::LANES) / Share::LANES;
+    const i32 own_part = Tree::own(thread % Share::LANES);
     const u8* stored[KEYS];
 #pragma unroll
     for (i32 k = 0; k < KEYS; k++) {
         const i32 key = slot + (k ^ own_part / HEADS) * SLOTS;
         stored[k] = near.keys + (key < count ? key : count - 1) * near.stride;
     }
-    f32 part[HEADS * KEYS][EIGHT] = {};
+    f32 part[HEADS * KEYS][Share::SUMS] = {};
     wait_copies<1>();  // values may be on their way
     __syncthreads();
+    if (FULL && !is_placed) {
+        near.bring_values(0, fresh);
+        close_copies();
+    }
     // The first block of the row's own tile keeps what the row brings.
     if (!is_placed && block.is_first && left <= TILE_POSITIONS) near.keep(left - 1);
-    const i32 first = thread % KEY_LANES * EIGHT;
     if (key_width % (STRIDES * SHORT_LANES) == 0) {
 #pragma unroll 1
         for (i32 start = 0; start < key_width; start += STRIDES * SHORT_LANES)
-            add_scores<Form, HEADS, KEYS, STRIDES>(stored, query, key_width, part_heads, own_part, start + first, part);
+            add_scores<Form, Share, HEADS, KEYS, STRIDES>(stored, query, key_width, part_heads, own_part, start, part);
     } else {
 #pragma unroll 1
         for (i32 start = 0; start < key_width; start += SHORT_LANES)
-            add_scores<Form, HEADS, KEYS, 1>(stored, query, key_width, part_heads, own_part, start + first, part);
+            add_scores<Form, Share, HEADS, KEYS, 1>(stored, query, key_width, part_heads, own_part, start, part);
     }
     Tree::sum(part);
 #pragma unroll
@@ -333,7 +345,7 @@ DEVICE void attend_tile(const WindowCall& call) {
     }
 }
 
-#define ATTEND_TILE(NAME, FORM, WIDTH, BLOCKS, HEADS, KEYS, ACC_HEADS, ACC_DIMS)                                       \
+#define ATTEND_TILE(NAME, FORM, WIDTH, BLOCKS, SHARE, ALL, HEADS, KEYS, ACC_HEADS, ACC_DIMS)                           \
     extern "C" __global__ void __launch_bounds__(TILE_BLOCK, BLOCKS)                                                   \
     NAME(f32* q, i32 q_stride, i32 q_heads, f32* k, i32 k_stride, const f32* v, i32 v_stride, i32 kv_heads,            \
          i32 key_width, i32 value_width, const f32* q_weight, const f32* k_weight, f32 eps, const f32* cos_sin,        \
@@ -342,7 +354,7 @@ DEVICE void attend_tile(const WindowCall& call) {
          u32 fault_id) {                                                                                               \
         const Heads heads = {q, q_stride, q_heads, k, k_stride, v, v_stride, kv_heads, key_width, value_width,         \
                              q_weight, k_weight, eps, cos_sin, pairs, neox};                                           \
-        attend_tile<FORM, WIDTH, HEADS, KEYS, ACC_HEADS, ACC_DIMS>(                                                    \
+        attend_tile<FORM, WIDTH, SHARE, ALL, HEADS, KEYS, ACC_HEADS, ACC_DIMS>(                                        \
             WindowCall{heads, scale, positions, states, pages, pages_per_state, pool, page_bytes, work, tiles_max,     \
                        first, n, fault, fault_id});                                                                    \
     }
@@ -352,14 +364,14 @@ template <class Form> constexpr i32 TILE_8_BLOCKS = 1;
 template <> constexpr i32 TILE_8_BLOCKS<StoredF16> = MORE_REGISTERS ? 1 : 2;
 
 #define TILE_KERNELS(T, FORM)                                                                                          \
-    ATTEND_TILE(attend_tile_1_##T, FORM, 0, 2, 1, 1, 1, 1)                                                             \
-    ATTEND_TILE(attend_tile_2_##T, FORM, 0, 2, 2, 1, 1, 2)                                                             \
-    ATTEND_TILE(attend_tile_4_##T, FORM, 0, 2, 2, 2, 2, 2)                                                             \
-    ATTEND_TILE(attend_tile_8_##T, FORM, 0, TILE_8_BLOCKS<FORM>, 2, 4, 4, 2)                                           \
-    ATTEND_TILE(attend_128_1_##T, FORM, 128, 2, 1, 1, 1, 1)                                                            \
-    ATTEND_TILE(attend_128_2_##T, FORM, 128, 2, 2, 1, 1, 2)                                                            \
-    ATTEND_TILE(attend_128_4_##T, FORM, 128, 2, 2, 2, 2, 2)                                                            \
-    ATTEND_TILE(attend_128_8_##T, FORM, 128, TILE_8_BLOCKS<FORM>, 2, 4, 4, 2)
+    ATTEND_TILE(attend_tile_1_##T, FORM, 0, 2, FourLanes, 1, 1, 1, 1, 1)                                               \
+    ATTEND_TILE(attend_tile_2_##T, FORM, 0, 2, FourLanes, 2, 2, 1, 1, 2)                                               \
+    ATTEND_TILE(attend_tile_4_##T, FORM, 0, 2, FourLanes, 4, 2, 2, 2, 2)                                               \
+    ATTEND_TILE(attend_tile_8_##T, FORM, 0, TILE_8_BLOCKS<FORM>, FourLanes, 8, 2, 4, 4, 2)                             \
+    ATTEND_TILE(attend_128_1_##T, FORM, 128, 2, FourLanes, 1, 1, 1, 1, 1)                                              \
+    ATTEND_TILE(attend_128_2_##T, FORM, 128, 2, FourLanes, 2, 2, 1, 1, 2)                                              \
+    ATTEND_TILE(attend_128_4_##T, FORM, 128, 2, FourLanes, 4, 2, 2, 2, 2)                                              \
+    ATTEND_TILE(attend_128_8_##T, FORM, 128, TILE_8_BLOCKS<FORM>, EightLanes, 8, 4, 4, 4, 2)
 
 KV_FORMATS(TILE_KERNELS)
 

@@ -92,11 +92,13 @@ template <i32 EACH> DEVICE void norm_head(f32 (&value)[EACH], const f32 (&weight
     for (i32 i = 0; i < EACH; i++) value[i] = (value[i] * root) * weight[i];
 }
 
-template <i32 EACH, bool WHOLE = false> DEVICE void write_head(f32* row, const f32 (&value)[EACH], i32 width) {
+// The lane's values come to stand at `place` of each 32.
+template <i32 EACH, bool WHOLE = false>
+DEVICE void write_head(f32* row, const f32 (&value)[EACH], i32 width, i32 place) {
     const i32 lane = (i32) threadIdx.x % SHORT_LANES;
 #pragma unroll
     for (i32 i = 0; i < EACH; i++)
-        if (WHOLE || lane + i * SHORT_LANES < width) row[lane + i * SHORT_LANES] = value[i];
+        if (WHOLE || lane + i * SHORT_LANES < width) row[place + i * SHORT_LANES] = value[i];
 }
 
 // Whether all that the lane has fits the form.
