@@ -82,7 +82,8 @@ fn tokens_and_their_text_are_those_of_the_oracle() {
             // No command line can hold it; `tests/text_oracles.rs` covers it.
             continue;
         }
-        let mut arguments = vec!["tokenize", "--json", "--text", text];
+        let text_flag = format!("--text={text}");
+        let mut arguments = vec!["tokenize", "--json", &text_flag];
         for (key, flag) in [("parse_special", "--parse-special"), ("add_special", "--add-special")] {
             if entry[key].as_bool().unwrap() {
                 arguments.push(flag);
@@ -653,6 +654,26 @@ fn results_replace_only_regular_files_that_are_no_input() {
     assert_eq!(std::fs::read(at("result.part")).unwrap(), b"a file of the user's");
     // The model's files, the socket, both files of the user.
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), names.len() + 3);
+}
+
+#[test]
+fn a_flag_is_no_text_and_a_text_that_begins_like_one_goes_behind_an_equals_sign() {
+    let wrong = |arguments: &[&str], parts: &[&str]| {
+        let out = tandem(arguments);
+        let errors = String::from_utf8(out.stderr).unwrap();
+        assert_eq!((out.status.code(), errors.lines().count()), (Some(2), 1), "{errors}");
+        assert!(parts.iter().all(|part| errors.contains(part)), "{arguments:?}: {errors}");
+    };
+    let no_value = |flag: &str| format!("a value is required for '{flag} <TEXT>'");
+    wrong(&["generate", "-p", "-n", "20"], &[&no_value("--prompt"), "behind `=`: '-p=-n'"]);
+    wrong(&["--prompt", "--json"], &[&no_value("--prompt"), "behind `=`: '--prompt=--json'"]);
+    wrong(&["-p", "x", "--stop", "-n", "3"], &[&no_value("--stop"), "behind `=`: '--stop=-n'"]);
+    wrong(&["tokenize", "--text", "- a list"], &["behind `=`: '--text=- a list'"]);
+    let ids = stdout(&["tokenize", "--json", "--text=-n"]);
+    for flag in ["-p=-n", "--prompt=-n"] {
+        let answer = parsed(&stdout(&["generate", flag, "--max-tokens", "1", "--json"]));
+        assert_eq!(answer["prompt_tokens"], parsed(&ids).as_array().unwrap().len(), "{flag}: {answer}");
+    }
 }
 
 #[test]

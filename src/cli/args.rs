@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use super::devices::cache_folder;
 use super::out_file::Models;
@@ -44,6 +44,25 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arg
         arguments.insert(arguments.len().min(1), "generate".into());
     }
     Arguments::try_parse_from(arguments)
+}
+
+/// The first flag of a text whose next argument begins with `-`, with that argument: a flag, or a text that has to be
+/// behind `=`.
+pub(super) fn text_before_a_flag<'a>(arguments: &'a [OsString]) -> Option<(&'a str, &'a str)> {
+    let table = Arguments::command();
+    let flags: Vec<_> = table.get_subcommands().flat_map(clap::Command::get_arguments).collect();
+    let is_of_a_text = |word: &str| {
+        let is_named = |flag: &&&clap::Arg| match word.strip_prefix("--") {
+            Some(long) => flag.get_long() == Some(long),
+            None => word.strip_prefix('-').is_some_and(|short| flag.get_short().is_some_and(|c| short == c.to_string())),
+        };
+        let texts = |flag: &clap::Arg| flag.get_value_names().is_some_and(|names| names[0] == "TEXT");
+        flags.iter().find(is_named).is_some_and(|flag| texts(flag))
+    };
+    arguments.windows(2).find_map(|pair| {
+        let (flag, next) = (pair[0].to_str()?, pair[1].to_str()?);
+        (next.starts_with('-') && is_of_a_text(flag)).then_some((flag, next))
+    })
 }
 
 /// A token id of a list.
@@ -219,9 +238,9 @@ pub(super) struct GenerateArgs {
     pub(super) split: SplitArgs,
     #[command(flatten)]
     pub(super) sequences: SequencesArg,
-    /// Prompt; special tokens in it are recognised. Without any prompt: what comes on standard input if that is no
+    /// Prompt; special tokens in it are recognised; one that begins with `-` goes behind `=` (--prompt=-TEXT). Without any prompt: what comes on standard input if that is no
     /// terminal; where nothing does, the model of the repository answers a built-in question
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["prompt_file", "prompt_tokens"])]
+    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["prompt_file", "prompt_tokens"])]
     pub(super) prompt: Option<String>,
     /// Prompt from a file; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "prompt_tokens")]
@@ -232,7 +251,7 @@ pub(super) struct GenerateArgs {
     /// Treat the prompt as a user's message and apply the model's chat template
     #[arg(long, conflicts_with = "prompt_tokens")]
     pub(super) chat: bool,
-    /// System message of the chat
+    /// System message of the chat; --system=-TEXT where it begins with `-`
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub(super) system: Option<String>,
     /// The most tokens to generate
@@ -271,7 +290,7 @@ pub(super) struct GenerateArgs {
     /// Seed of the draws
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(super) seed: u64,
-    /// Text that ends the answer; may be given several times
+    /// Text that ends the answer; may be given several times; --stop=-TEXT where it begins with `-`
     #[arg(long, value_name = "TEXT")]
     pub(super) stop: Vec<String>,
 }
@@ -381,8 +400,8 @@ pub(super) struct LogitsArgs {
 pub(super) struct TokenizeArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
-    /// Text
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    /// Text; --text=-TEXT where it begins with `-`
+    #[arg(long, value_name = "TEXT")]
     pub(super) text: String,
     /// Recognise special tokens in the text
     #[arg(long)]
