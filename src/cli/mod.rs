@@ -161,7 +161,7 @@ fn start_log() {
     let named = std::env::var("RUST_LOG").ok().and_then(|v| v.parse().ok());
     let levels = named
         .unwrap_or_else(|| tracing_subscriber::filter::Targets::new().with_default(tracing::Level::WARN));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).event_format(LogLine);
+    let lines = tracing_subscriber::fmt::layer().with_writer(streams::lines).event_format(LogLine);
     tracing_subscriber::registry().with(lines).with(levels).init();
 }
 
