@@ -54,7 +54,9 @@ pub(super) fn text_before_a_flag<'a>(arguments: &'a [OsString]) -> Option<(&'a s
     let is_of_a_text = |word: &str| {
         let is_named = |flag: &&&clap::Arg| match word.strip_prefix("--") {
             Some(long) => flag.get_long() == Some(long),
-            None => word.strip_prefix('-').is_some_and(|short| flag.get_short().is_some_and(|c| short == c.to_string())),
+            None => word
+                .strip_prefix('-')
+                .is_some_and(|short| flag.get_short().is_some_and(|c| short == c.to_string())),
         };
         let texts = |flag: &clap::Arg| flag.get_value_names().is_some_and(|names| names[0] == "TEXT");
         flags.iter().find(is_named).is_some_and(|flag| texts(flag))
@@ -349,7 +351,8 @@ pub(super) struct BenchArgs {
     /// Measured repetitions, after one that is not
     #[arg(long, value_name = "R", default_value_t = 3, allow_negative_numbers = true)]
     pub(super) reps: usize,
-    /// Token ids to read and to decode, separated by blanks, commas or new lines [default: pseudo-random]
+    /// Token ids, separated by blanks, commas or new lines: as many as --depth, --pp and --tg together [default:
+    /// pseudo-random]
     #[arg(long, value_name = "FILE")]
     pub(super) tokens_file: Option<PathBuf>,
     /// Print where the time of each card went: busy, waiting, copies
@@ -444,8 +447,8 @@ pub(super) struct SimArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct SynthArgs {
-    /// Geometry: a name (qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b, llama-70b, llama-8b, smollm2-135m), or a model
-    /// file whose keys, tokenizer and tensors are taken
+    /// Geometry: a name (qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b, llama-70b, llama-8b, smollm2-135m; bench-1024 for
+    /// bench/compare.sh), or a model file whose keys, tokenizer and tensors are taken
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) like: String,
     /// Type of the matrices, e.g. q4_k, iq3_s, q8_0; the head gets q6_k where this has fewer bits; rows that are no
