@@ -48,7 +48,7 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arg
 
 /// The first flag of a text whose next argument begins with `-`, with that argument: a flag, or a text that has to be
 /// behind `=`.
-pub(super) fn text_before_a_flag<'a>(arguments: &'a [OsString]) -> Option<(&'a str, &'a str)> {
+pub(super) fn text_before_a_flag(arguments: &[OsString]) -> Option<(&str, &str)> {
     let table = Arguments::command();
     let flags: Vec<_> = table.get_subcommands().flat_map(clap::Command::get_arguments).collect();
     let is_of_a_text = |word: &str| {

@@ -278,6 +278,9 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
             writeln!(out, "{phase}: {}", timing::busy(stats, &opened.plan.stages))?;
         }
     }
+    if args.timing {
+        writeln!(out, "{}", timing::MEANS)?;
+    }
     if let Some(links) = links_in_words(opened) {
         writeln!(out, "{links}")?;
     }

@@ -342,6 +342,7 @@ impl<'v> Answer<'v> {
             for line in super::timing::lines(&opened.engine.stats(), &opened.plan.stages) {
                 tell(line);
             }
+            tell(super::timing::MEANS);
         }
         Ok(())
     }

@@ -174,4 +174,16 @@ mod tests {
     fn launches_without_a_time_are_named() {
         assert!(COUNTING.iter().all(|kernel| LEFT_OUT.contains(kernel)), "{LEFT_OUT}");
     }
+
+    #[test]
+    fn columns_of_bytes_are_explained() {
+        let batch = BatchProfile { rows: 1, position: 0, whole_ns: 1.0, kinds: Vec::new() };
+        let mut text = Vec::new();
+        write_batch(&mut text, &batch, None).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let head = text.lines().next().unwrap();
+        for column in ["MB read", "TB/s read", "of copy rate"] {
+            assert!(head.contains(column) && BYTES.contains(&format!("{column}: ")), "{column}: {head}");
+        }
+    }
 }

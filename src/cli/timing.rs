@@ -10,6 +10,10 @@ use crate::engine::timeline::StageTimes;
 use crate::model::facts::StageId;
 use crate::split::plan::StagePlan;
 
+/// What the lines of cards say, for a line under them.
+pub(super) const MEANS: &str = "shares are of the time from a card's first batch to its last hand-off; between two batches: \
+                                from a card's end of one to its beginning of the next, by its own clock";
+
 /// `--timing`: a line a card.
 pub(super) fn lines(stats: &[StageStats], stages: &[StagePlan]) -> Vec<String> {
     stats.iter().zip(stages).map(|(s, p)| line(&p.name, &s.times)).collect()
