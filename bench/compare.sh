@@ -3,18 +3,13 @@
 #
 # usage: bench/compare.sh FOLDER [ROUNDS]     FOLDER: where models are made and kept (about 400 MB)
 # Needs `cargo build --release`, `scripts/real_model.sh` (fetches SmolLM2), npm (the peer is a prebuilt package), and
-# Python with numpy in $PYTHON; run it on an idle machine. The random model comes as `rand1024-f32.gguf` in FOLDER: any
-# F32 GGUF of the family llama with 12 layers, n = 1024, n_ff = 2816, 16 heads, 4 K/V heads and a vocabulary of 512.
+# Python with numpy in $PYTHON; run it on an idle machine. The random model is made by `tandem synth --like bench-1024`.
 set -euo pipefail
 if [ $# -lt 1 ] || [ ! -d "$1" ]; then
     sed -n 's/^# usage: /usage: /p' "$0" >&2
     exit 2
 fi
 folder=$(cd "$1" && pwd)
-if [ ! -f "$folder/rand1024-f32.gguf" ] && [ ! -f "$folder/rand1024-q4_k_s.gguf" ]; then
-    echo "compare: $folder has no rand1024-f32.gguf; the head of this script says what it is" >&2
-    exit 2
-fi
 rounds=${2:-5}
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -25,6 +20,8 @@ smol=$folder/smol-q4_1.gguf
 [ -f "$smol" ] || cp target/models/SmolLM2-135M-Instruct.Q4_1.gguf "$smol"
 [ -f "$folder/smol-q4_0.gguf" ] ||
     "$python" "$peer" quantize --in "$smol" --out "$folder/smol-q4_0.gguf" --type Q4_0 --allow-requantize
+[ -f "$folder/rand1024-f32.gguf" ] || [ -f "$folder/rand1024-q4_k_s.gguf" ] ||
+    target/release/tandem synth --like bench-1024 --quant f32 --out "$folder/rand1024-f32.gguf"
 [ -f "$folder/rand1024-q4_k_s.gguf" ] ||
     "$python" "$peer" quantize --in "$folder/rand1024-f32.gguf" --out "$folder/rand1024-q4_k_s.gguf" \
         --type Q4_K_S --pure --allow-requantize

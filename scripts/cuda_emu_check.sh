@@ -190,6 +190,14 @@ for cards in 0 0,cpu:1 "0,1 --layer-split 4 --link staged"; do
 done
 faulty link-stop:1 "no link between GPUs could have it" --gpus 0,1 --layer-split 4
 
+# More memory than a card has is planned, and warned of by the card's name, whatever its place.
+for order in 0,1 1,0; do
+    emulated plan --gpus 1,0 --card-memory 900GiB,500MiB --layer-split 4 --gpu-order $order >/dev/null 2>"$folder/error"
+    if [ "$(wc -l <"$folder/error")" != 1 ] || ! grep -q "^tandem: warn: --card-memory 900 GiB for cuda:1: " "$folder/error"; then
+        cat "$folder/error" >&2 && exit 1
+    fi
+done
+
 refused "numbered from 0" plan --gpus 2
 refused "named twice" plan --gpus 0,0
 refused "join two GPUs" plan --gpus 0,cpu:1 --link peer

@@ -82,7 +82,8 @@ fn tokens_and_their_text_are_those_of_the_oracle() {
             // No command line can hold it; `tests/text_oracles.rs` covers it.
             continue;
         }
-        let mut arguments = vec!["tokenize", "--json", "--text", text];
+        let text_flag = format!("--text={text}");
+        let mut arguments = vec!["tokenize", "--json", &text_flag];
         for (key, flag) in [("parse_special", "--parse-special"), ("add_special", "--add-special")] {
             if entry[key].as_bool().unwrap() {
                 arguments.push(flag);
@@ -256,7 +257,16 @@ fn what_cannot_work_is_said_in_one_line() {
     refused(&["generate", "--prompt", "a b c d e f g h", "--ctx", "2"], &["--ctx"]);
     refused(&["generate", "--prompt-tokens", "1,99999"], &["--prompt-tokens", "99999"]);
     refused(&["generate", "--prompt", "x", "--top-p", "0"], &["--top-p"]);
-    refused(&["generate", "--prompt-tokens", "1", "--temperature", "nan"], &["error: --temperature is NaN"]);
+    for (flag, value, range) in [
+        ("--temperature", "nan", "is NaN; it must be from 0 to 3.4e38"),
+        ("--temperature", "inf", "is inf; it must be from 0 to 3.4e38"),
+        ("--top-p", "1.5", "is 1.5; it must be from 1.2e-38 to 1"),
+        ("--repeat-penalty", "1e-38", "is 1e-38; it must be from 1.2e-38 to 3.4e38"),
+        ("--presence-penalty", "1e39", "is inf; it must be from -3.4e38 to 3.4e38"),
+    ] {
+        let said = format!("error: {flag} {range}");
+        refused(&["generate", "--prompt-tokens", "1", flag, value], &[&said]);
+    }
     for fault in ["link-stop", "peer-test"] {
         refused(&["bench", "--profile", "--force-fault", fault], &["--force-fault", "--profile"]);
     }
@@ -653,6 +663,96 @@ fn results_replace_only_regular_files_that_are_no_input() {
     assert_eq!(std::fs::read(at("result.part")).unwrap(), b"a file of the user's");
     // The model's files, the socket, both files of the user.
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), names.len() + 3);
+}
+
+#[test]
+fn a_plan_of_float_products_says_that_its_prediction_does_not_hold() {
+    let said = "do not hold: --activations f32";
+    let at = |activations: &str| stdout(&["plan", "--activations", activations]);
+    assert!(at("f32").contains(said) && !at("int8").contains(said), "{}", at("f32"));
+    let plan = parsed(&stdout(&["plan", "--json", "--activations", "f32"]));
+    assert_eq!(plan["predicted"]["float_products"], true, "{plan}");
+    // Weights without 8-bit images are multiplied with floats either way.
+    let home = fresh_home("floats");
+    let out = home.join("m.gguf").to_str().unwrap().to_owned();
+    at_home(&home, &["synth", "--like", "bench-1024", "--layers", "1", "--quant", "f32", "--out", &out]);
+    assert!(!stdout(&["plan", "--model", &out, "--activations", "f32"]).contains(said));
+    std::fs::remove_dir_all(&home).unwrap();
+}
+
+#[test]
+fn a_bench_reads_as_many_ids_of_a_file_as_it_says() {
+    let bench = |ids: &str| {
+        let path = temporary("bench-ids", ids.as_bytes()).to_str().unwrap().to_owned();
+        let counts = ["--depth", "2", "--pp", "3", "--tg", "2", "--reps", "1"];
+        [&["bench", "--tokens-file", &path][..], &counts].concat().iter().map(|a| a.to_string()).collect()
+    };
+    let few: Vec<String> = bench("1 2 3 4 5 6");
+    let few: Vec<&str> = few.iter().map(String::as_str).collect();
+    refused(&few, &["holds 6 ids, --depth, --pp and --tg need 7"]);
+    let enough: Vec<String> = bench("1 2 3 4 5 6 7");
+    let enough: Vec<&str> = enough.iter().map(String::as_str).collect();
+    // The plan comes first.
+    let said = stdout(&enough);
+    assert!(
+        said.starts_with("card ") && said.contains("\nprompt 3: ") && said.contains("\ndecode 2: "),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_prompt_that_cannot_fit_is_refused_before_a_template_works_on_it() {
+    let path = temporary("long-prompt", "word ".repeat(1 << 20).as_bytes()).to_str().unwrap().to_owned();
+    for more in [&[][..], &["--chat"]] {
+        refused(
+            &[&["generate", "--prompt-file", &path][..], more].concat(),
+            &["more than 4096 tokens", "--ctx"],
+        );
+    }
+}
+
+#[test]
+fn lines_of_the_log_are_not_glued_to_a_text_on_a_terminal() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&keyboard).unwrap();
+    unlockpt(&keyboard).unwrap();
+    let name = ptsname(&keyboard, Vec::new()).unwrap().into_string().unwrap();
+    let screen = || std::fs::OpenOptions::new().read(true).write(true).open(&name).unwrap();
+    let mut command = command(&["generate", "--prompt", "Vectors are", "--max-tokens", "8"]);
+    command.env("RUST_LOG", "info").stdout(screen()).stderr(screen());
+    let mut child = command.spawn().unwrap();
+    // With the command go this process's sides of the screen: then the program's end ends what is read.
+    drop(command);
+    let (mut shown, mut keyboard) = (Vec::new(), std::fs::File::from(keyboard));
+    // A terminal that nobody shows any more is read as an error.
+    let _ = std::io::Read::read_to_end(&mut keyboard, &mut shown);
+    assert!(child.wait().unwrap().success());
+    let shown = String::from_utf8_lossy(&shown);
+    assert!(shown.contains("a request ended"), "{shown}");
+    for (at, _) in shown.match_indices("tandem: info: ") {
+        assert!(at == 0 || shown[..at].ends_with('\n'), "{shown}");
+    }
+}
+
+#[test]
+fn a_flag_is_no_text_and_a_text_that_begins_like_one_goes_behind_an_equals_sign() {
+    let wrong = |arguments: &[&str], parts: &[&str]| {
+        let out = tandem(arguments);
+        let errors = String::from_utf8(out.stderr).unwrap();
+        assert_eq!((out.status.code(), errors.lines().count()), (Some(2), 1), "{errors}");
+        assert!(parts.iter().all(|part| errors.contains(part)), "{arguments:?}: {errors}");
+    };
+    let no_value = |flag: &str| format!("a value is required for '{flag} <TEXT>'");
+    wrong(&["generate", "-p", "-n", "20"], &[&no_value("--prompt"), "behind `=`: '-p=-n'"]);
+    wrong(&["--prompt", "--json"], &[&no_value("--prompt"), "behind `=`: '--prompt=--json'"]);
+    wrong(&["-p", "x", "--stop", "-n", "3"], &[&no_value("--stop"), "behind `=`: '--stop=-n'"]);
+    wrong(&["tokenize", "--text", "- a list"], &["behind `=`: '--text=- a list'"]);
+    let ids = stdout(&["tokenize", "--json", "--text=-n"]);
+    for flag in ["-p=-n", "--prompt=-n"] {
+        let answer = parsed(&stdout(&["generate", flag, "--max-tokens", "1", "--json"]));
+        assert_eq!(answer["prompt_tokens"], parsed(&ids).as_array().unwrap().len(), "{flag}: {answer}");
+    }
 }
 
 #[test]

@@ -482,6 +482,7 @@ fn a_local_link_is_the_plans_item_and_a_staged_one_has_a_slot_more_on_either_car
         row_bytes: 0,
         gpu: GpuSizes::default(),
         rope_vector_bytes: 0,
+        float_products: false,
     };
     let sizes = StageSizes {
         kv: KvFormat::F32,

@@ -147,6 +147,7 @@ fn footprint(layers: impl Into<prop::collection::SizeRange>) -> impl Strategy<Va
                 row_bytes: row_bytes * 16,
                 gpu: GpuSizes::default(),
                 rope_vector_bytes: 0,
+                float_products: false,
             }
         },
     )
@@ -485,6 +486,7 @@ fn dense(layers: usize) -> Footprint {
         row_bytes: 30_000,
         gpu: GpuSizes::default(),
         rope_vector_bytes: 0,
+        float_products: false,
     }
 }
 

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use super::devices::cache_folder;
 use super::out_file::Models;
@@ -44,6 +44,27 @@ pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arg
         arguments.insert(arguments.len().min(1), "generate".into());
     }
     Arguments::try_parse_from(arguments)
+}
+
+/// The first flag of a text whose next argument begins with `-`, with that argument: a flag, or a text that has to be
+/// behind `=`.
+pub(super) fn text_before_a_flag(arguments: &[OsString]) -> Option<(&str, &str)> {
+    let table = Arguments::command();
+    let flags: Vec<_> = table.get_subcommands().flat_map(clap::Command::get_arguments).collect();
+    let is_of_a_text = |word: &str| {
+        let is_named = |flag: &&&clap::Arg| match word.strip_prefix("--") {
+            Some(long) => flag.get_long() == Some(long),
+            None => word
+                .strip_prefix('-')
+                .is_some_and(|short| flag.get_short().is_some_and(|c| short == c.to_string())),
+        };
+        let texts = |flag: &clap::Arg| flag.get_value_names().is_some_and(|names| names[0] == "TEXT");
+        flags.iter().find(is_named).is_some_and(|flag| texts(flag))
+    };
+    arguments.windows(2).find_map(|pair| {
+        let (flag, next) = (pair[0].to_str()?, pair[1].to_str()?);
+        (next.starts_with('-') && is_of_a_text(flag)).then_some((flag, next))
+    })
 }
 
 /// A token id of a list.
@@ -219,9 +240,9 @@ pub(super) struct GenerateArgs {
     pub(super) split: SplitArgs,
     #[command(flatten)]
     pub(super) sequences: SequencesArg,
-    /// Prompt; special tokens in it are recognised. Without any prompt: what comes on standard input if that is no
+    /// Prompt; special tokens in it are recognised; one that begins with `-` goes behind `=` (--prompt=-TEXT). Without any prompt: what comes on standard input if that is no
     /// terminal; where nothing does, the model of the repository answers a built-in question
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["prompt_file", "prompt_tokens"])]
+    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["prompt_file", "prompt_tokens"])]
     pub(super) prompt: Option<String>,
     /// Prompt from a file; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "prompt_tokens")]
@@ -232,7 +253,7 @@ pub(super) struct GenerateArgs {
     /// Treat the prompt as a user's message and apply the model's chat template
     #[arg(long, conflicts_with = "prompt_tokens")]
     pub(super) chat: bool,
-    /// System message of the chat
+    /// System message of the chat; --system=-TEXT where it begins with `-`
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub(super) system: Option<String>,
     /// The most tokens to generate
@@ -271,7 +292,7 @@ pub(super) struct GenerateArgs {
     /// Seed of the draws
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(super) seed: u64,
-    /// Text that ends the answer; may be given several times
+    /// Text that ends the answer; may be given several times; --stop=-TEXT where it begins with `-`
     #[arg(long, value_name = "TEXT")]
     pub(super) stop: Vec<String>,
 }
@@ -330,7 +351,8 @@ pub(super) struct BenchArgs {
     /// Measured repetitions, after one that is not
     #[arg(long, value_name = "R", default_value_t = 3, allow_negative_numbers = true)]
     pub(super) reps: usize,
-    /// Token ids to read and to decode, separated by blanks, commas or new lines [default: pseudo-random]
+    /// Token ids, separated by blanks, commas or new lines: as many as --depth, --pp and --tg together [default:
+    /// pseudo-random]
     #[arg(long, value_name = "FILE")]
     pub(super) tokens_file: Option<PathBuf>,
     /// Print where the time of each card went: busy, waiting, copies
@@ -381,8 +403,8 @@ pub(super) struct LogitsArgs {
 pub(super) struct TokenizeArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
-    /// Text
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    /// Text; --text=-TEXT where it begins with `-`
+    #[arg(long, value_name = "TEXT")]
     pub(super) text: String,
     /// Recognise special tokens in the text
     #[arg(long)]
@@ -425,8 +447,8 @@ pub(super) struct SimArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct SynthArgs {
-    /// Geometry: a name (qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b, llama-70b, llama-8b, smollm2-135m), or a model
-    /// file whose keys, tokenizer and tensors are taken
+    /// Geometry: a name (qwen3-30b-a3b, qwen3-235b-a22b, mixtral-8x7b, llama-70b, llama-8b, smollm2-135m; bench-1024 for
+    /// bench/compare.sh), or a model file whose keys, tokenizer and tensors are taken
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) like: String,
     /// Type of the matrices, e.g. q4_k, iq3_s, q8_0; the head gets q6_k where this has fewer bits; rows that are no

@@ -62,7 +62,9 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let wanted = Wanted { sequences: args.sequences, ..Wanted::default() };
     let prepared = Prepared::with(&split, wanted)?;
     let vocab = prepared.model.program.facts.vocab;
-    let tokens = tokens(args, positions, vocab)?;
+    // Of the token behind the last pass, and of that behind a prompt alone, nobody asks which it is.
+    let mut tokens = tokens(args, positions - 1, vocab)?;
+    tokens.push(tokens[0]);
     if args.profile {
         return profile::run(args, &prepared, tokens[..=args.depth + args.pp].to_vec());
     }
@@ -114,7 +116,11 @@ fn tokens(args: &BenchArgs, needed: usize, vocab: usize) -> anyhow::Result<Vec<u
     };
     let ids = words.map(id).collect::<anyhow::Result<Vec<u32>>>()?;
     if ids.len() < needed {
-        bail!("--tokens-file {} holds {} ids, {needed} are needed", path.display(), ids.len());
+        bail!(
+            "--tokens-file {} holds {} ids, --depth, --pp and --tg need {needed}; lower one, or give more",
+            path.display(),
+            ids.len()
+        );
     }
     Ok(ids[..needed].to_vec())
 }
@@ -124,9 +130,8 @@ fn repetition(args: &BenchArgs, tokens: &[u32], opened: &Opened) -> anyhow::Resu
     let prompt_end = args.depth + args.pp;
     let (mut handles, mut watched) = (Vec::new(), Vec::new());
     for _ in 0..args.sequences {
-        // The first forced token costs no pass: it follows from the prompt's. One more makes tg passes.
-        let mut forced = tokens[prompt_end..].to_vec();
-        forced.push(tokens[0]);
+        // The first forced token costs no pass: it follows from the prompt's. The last one makes tg passes.
+        let forced = tokens[prompt_end..].to_vec();
         let request = Request {
             prompt: tokens[args.depth..prompt_end].to_vec(),
             first_position: args.depth as u32,
@@ -272,6 +277,9 @@ fn report(args: &BenchArgs, prepared: &Prepared, opened: &Opened, runs: &[Rates]
         } else {
             writeln!(out, "{phase}: {}", timing::busy(stats, &opened.plan.stages))?;
         }
+    }
+    if args.timing {
+        writeln!(out, "{}", timing::MEANS)?;
     }
     if let Some(links) = links_in_words(opened) {
         writeln!(out, "{links}")?;

@@ -179,7 +179,7 @@ pub(super) fn cards(args: &SplitArgs) -> anyhow::Result<CardChoice> {
             );
         }
     }
-    say_what_runs(devices.iter().map(|(_, device)| device));
+    warn_of_untried(devices.iter().map(|(_, device)| device));
     let kinds: Vec<CardKind> = facts.iter().map(|f| f.kind).collect();
     let kernels = args.compilers.kernel_settings();
     let links = links(&kinds, &listings, &gpus, args.link)?;
@@ -215,14 +215,14 @@ fn meets_a_card(fault: ForcedFault, all: &[Named]) -> anyhow::Result<()> {
     }
 }
 
-/// Says once of each architecture what runs there in place of what CUDA cards have.
-fn say_what_runs<'a>(devices: impl Iterator<Item = &'a Device>) {
+/// Says once of each of AMD's architectures that nobody has tried it.
+fn warn_of_untried<'a>(devices: impl Iterator<Item = &'a Device>) {
     let mut said = Vec::new();
     for device in devices {
         if let Ok(Architecture::Gfx(gfx)) = device.architecture
             && !said.contains(&gfx)
         {
-            tracing::warn!("{}", gfx.what_runs());
+            tracing::warn!("{}", gfx.notice());
             said.push(gfx);
         }
     }

@@ -166,6 +166,10 @@ fn prompt_ids(
         "--chat: the model file has no chat template (tokenizer.chat_template); leave --chat out to continue the \
          prompt as text",
     )?;
+    // A text that cannot fit is refused before a template works on it, which may trim it but leaves nothing out.
+    for message in args.system.iter().chain([&text]) {
+        encode(message.trim())?;
+    }
     let mut messages = Vec::new();
     if let Some(system) = &args.system {
         messages.push(json!({"role": "system", "content": system}));
@@ -338,6 +342,7 @@ impl<'v> Answer<'v> {
             for line in super::timing::lines(&opened.engine.stats(), &opened.plan.stages) {
                 tell(line);
             }
+            tell(super::timing::MEANS);
         }
         Ok(())
     }

@@ -30,6 +30,7 @@ mod timing;
 mod tokenize;
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::fmt;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
@@ -44,11 +45,15 @@ use streams::{is_reader_gone, tell};
 /// Exit code after a wrong command line.
 const WRONG_COMMAND_LINE: u8 = 2;
 
+/// Letters of a text that is shown in the hint how to give it.
+const TEXT_SHOWN: usize = 20;
+
 /// Runs the program with the arguments of the process; gives its exit code.
 pub fn run() -> ExitCode {
-    let arguments = match args::parse(std::env::args_os()) {
+    let given: Vec<OsString> = std::env::args_os().collect();
+    let arguments = match args::parse(given.iter().cloned()) {
         Ok(arguments) => arguments,
-        Err(error) => return not_parsed(&error),
+        Err(error) => return not_parsed(&error, &given),
     };
     start_log();
     interrupt::watch();
@@ -83,7 +88,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 }
 
 /// Help and version as they are; an error of the command line as one line.
-fn not_parsed(error: &clap::Error) -> ExitCode {
+fn not_parsed(error: &clap::Error, given: &[OsString]) -> ExitCode {
     if !error.use_stderr() {
         return match error.print().map_err(|error| streams::told(error).into()) {
             Err(error) if !is_reader_gone(&error) => failed(&error),
@@ -101,14 +106,19 @@ fn not_parsed(error: &clap::Error) -> ExitCode {
         Some(ContextValue::String(argument)) => !argument.starts_with('-'),
         _ => false,
     };
-    let hint = if error.kind() == ErrorKind::UnknownArgument && is_bare(error) {
-        " (a file needs --model, a text --prompt)"
-    } else {
-        ""
+    let hint = match (error.kind(), args::text_before_a_flag(given)) {
+        (ErrorKind::UnknownArgument, _) if is_bare(error) => {
+            " (a file needs --model, a text --prompt)".to_owned()
+        }
+        (ErrorKind::UnknownArgument | ErrorKind::InvalidValue, Some((flag, next))) => {
+            let text: String = next.chars().take(TEXT_SHOWN).collect();
+            format!(" (a text that begins with `-` goes behind `=`: '{flag}={text}')")
+        }
+        _ => String::new(),
     };
     tell(format_args!(
-        "tandem: error: {}{hint}; `tandem --help` and `tandem COMMAND --help` say more",
-        one_line(&line)
+        "tandem: error: {}; `tandem --help` and `tandem COMMAND --help` say more",
+        one_line(&(line + &hint))
     ));
     ExitCode::from(WRONG_COMMAND_LINE)
 }
@@ -151,7 +161,7 @@ fn start_log() {
     let named = std::env::var("RUST_LOG").ok().and_then(|v| v.parse().ok());
     let levels = named
         .unwrap_or_else(|| tracing_subscriber::filter::Targets::new().with_default(tracing::Level::WARN));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).event_format(LogLine);
+    let lines = tracing_subscriber::fmt::layer().with_writer(streams::lines).event_format(LogLine);
     tracing_subscriber::registry().with(lines).with(levels).init();
 }
 

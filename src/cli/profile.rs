@@ -20,6 +20,10 @@ const TIMES: &str = "times: all launches of a kind, of all layers in their order
                      clock; launches of a whole batch overlap otherwise than those of one kind, so the sum differs from \
                      the whole";
 
+/// What the columns of bytes are.
+const BYTES: &str = "MB read: what a kind has to read, weights and K/V, in 10^6 bytes; TB/s read: these bytes over its \
+                     time; of copy rate: that beside what a copy inside the card's memory reads and writes";
+
 /// What has no times: to queue these launches again would count batches that nobody sent, or wait for another card.
 const LEFT_OUT: &str = "left out: take_block and give_results, which pass a batch between host and card, post_rows and \
                         await_rows of links, and the host's own time (`bench --timing` shows whole batches and what is between \
@@ -47,6 +51,7 @@ pub(super) fn run(args: &BenchArgs, prepared: &Prepared, tokens: Vec<u32>) -> an
             "kv": prepared.options.kv.name(),
             "plan": plan,
             "times": TIMES,
+            "bytes": BYTES,
             "left_out": LEFT_OUT,
             "profile": stages.iter().zip(&rates).map(stage).collect::<Vec<_>>(),
         });
@@ -64,10 +69,12 @@ pub(super) fn run(args: &BenchArgs, prepared: &Prepared, tokens: Vec<u32>) -> an
             write_batch(&mut out, batch, *rate)?;
         }
     }
-    writeln!(out, "\n{TIMES}")?;
-    if rates.iter().any(Option::is_none) {
-        writeln!(out, "shares of a card's copy rate: measure it with `tandem devices --measure`")?;
-    }
+    let measure = if rates.iter().any(Option::is_none) {
+        " (`-`: not measured; `tandem devices --measure` does so)"
+    } else {
+        ""
+    };
+    writeln!(out, "\n{TIMES}\n{BYTES}{measure}")?;
     writeln!(out, "{LEFT_OUT}")?;
     Ok(())
 }
@@ -120,8 +127,17 @@ fn write_batch(out: &mut dyn Write, batch: &BatchProfile, rate: Option<f64>) -> 
     let sum_ns = sum_ns(batch);
     writeln!(
         out,
-        "{:<16} {:<30} {:<24} {:>8} {:>9} {:>9} {:>6} {:>9} {:>6} {:>7}",
-        "kind", "tensors", "kernel", "launches", "us each", "us", "share", "MB read", "TB/s", "of copy"
+        "{:<16} {:<30} {:<24} {:>8} {:>9} {:>9} {:>6} {:>9} {:>9} {:>12}",
+        "kind",
+        "tensors",
+        "kernel",
+        "launches",
+        "us each",
+        "us all",
+        "share",
+        "MB read",
+        "TB/s read",
+        "of copy rate"
     )?;
     let absent = || "-".to_owned();
     for kind in &batch.kinds {
@@ -130,7 +146,7 @@ fn write_batch(out: &mut dyn Write, batch: &BatchProfile, rate: Option<f64>) -> 
         let tensors = if kind.tensors.is_empty() { "-" } else { &kind.tensors };
         writeln!(
             out,
-            "{:<16} {:<30} {:<24} {:>8} {:>9.2} {:>9.1} {:>4.0} % {:>9.1} {:>6} {:>7}",
+            "{:<16} {:<30} {:<24} {:>8} {:>9.2} {:>9.1} {:>4.0} % {:>9.1} {:>9} {:>12}",
             kind.kind,
             tensors,
             kind.kernel,
@@ -157,5 +173,17 @@ mod tests {
     #[test]
     fn launches_without_a_time_are_named() {
         assert!(COUNTING.iter().all(|kernel| LEFT_OUT.contains(kernel)), "{LEFT_OUT}");
+    }
+
+    #[test]
+    fn columns_of_bytes_are_explained() {
+        let batch = BatchProfile { rows: 1, position: 0, whole_ns: 1.0, kinds: Vec::new() };
+        let mut text = Vec::new();
+        write_batch(&mut text, &batch, None).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let head = text.lines().next().unwrap();
+        for column in ["MB read", "TB/s read", "of copy rate"] {
+            assert!(head.contains(column) && BYTES.contains(&format!("{column}: ")), "{column}: {head}");
+        }
     }
 }

@@ -10,6 +10,10 @@ use crate::engine::timeline::StageTimes;
 use crate::model::facts::StageId;
 use crate::split::plan::StagePlan;
 
+/// What the lines of cards say, for a line under them.
+pub(super) const MEANS: &str = "shares are of the time from a card's first batch to its last hand-off; between two batches: \
+                                from a card's end of one to its beginning of the next, by its own clock";
+
 /// `--timing`: a line a card.
 pub(super) fn lines(stats: &[StageStats], stages: &[StagePlan]) -> Vec<String> {
     stats.iter().zip(stages).map(|(s, p)| line(&p.name, &s.times)).collect()
@@ -31,7 +35,7 @@ fn line(name: &str, t: &StageTimes) -> String {
     let shares = parts.iter().map(|(what, ns)| format!("{what} {:.1} %", 100.0 * t.share(*ns)));
     let shares: Vec<String> = shares.collect();
     let each = duration(t.busy_ns.checked_div(t.batches).unwrap_or(0));
-    let between = t.between_batches_ns().map(|ns| format!(", {} between two", duration(ns)));
+    let between = t.between_batches_ns().map(|ns| format!(", {} between two batches", duration(ns)));
     format!("{name}: {}; {each} a batch{}", shares.join(", "), between.unwrap_or_default())
 }
 
@@ -88,7 +92,10 @@ mod tests {
             "busy 80.0 %, waiting for input 10.0 %, for output 5.0 %, for its turn 0.0 %, copies 5.0 %";
         assert_eq!(line("cpu:0", &times), format!("cpu:0: {shares}; 200 us a batch"));
         let clocked = StageTimes { between_ns: 60_000, betweens: 3, ..times };
-        assert_eq!(line("cuda:1", &clocked), format!("cuda:1: {shares}; 200 us a batch, 20 us between two"));
+        assert_eq!(
+            line("cuda:1", &clocked),
+            format!("cuda:1: {shares}; 200 us a batch, 20 us between two batches")
+        );
     }
 
     #[test]

@@ -37,12 +37,12 @@ pub enum EngineError {
         rows_max: usize,
     },
     /// A sampling option outside its range.
-    #[error("{option} is {value}; it must be {range}")]
+    #[error("{option} is {value:?}; it must be {range}")]
     Sampling {
         /// Flag-like name.
         option: &'static str,
         /// What was given.
-        value: f64,
+        value: f32,
         /// What is allowed.
         range: &'static str,
     },

@@ -61,22 +61,22 @@ impl SamplingOptions {
     pub fn check(&self) -> Result<(), EngineError> {
         let finite = f32::MIN..=f32::MAX;
         let rules = [
-            ("--temperature", self.temperature, 0.0..=f32::MAX, "0 or more"),
-            ("--top-p", self.top_p, f32::MIN_POSITIVE..=1.0, "above 0 and at most 1"),
+            ("--temperature", self.temperature, 0.0..=f32::MAX, "from 0 to 3.4e38"),
+            ("--top-p", self.top_p, f32::MIN_POSITIVE..=1.0, "from 1.2e-38 to 1"),
             ("--min-p", self.min_p, 0.0..=1.0, "from 0 to 1"),
-            ("--repeat-penalty", self.repeat_penalty, f32::MIN_POSITIVE..=f32::MAX, "above 0"),
-            ("--presence-penalty", self.presence_penalty, finite.clone(), "finite"),
-            ("--frequency-penalty", self.frequency_penalty, finite, "finite"),
+            ("--repeat-penalty", self.repeat_penalty, f32::MIN_POSITIVE..=f32::MAX, "from 1.2e-38 to 3.4e38"),
+            ("--presence-penalty", self.presence_penalty, finite.clone(), "from -3.4e38 to 3.4e38"),
+            ("--frequency-penalty", self.frequency_penalty, finite, "from -3.4e38 to 3.4e38"),
         ];
         for (option, value, allowed, range) in rules {
             if !allowed.contains(&value) {
-                return Err(EngineError::Sampling { option, value: f64::from(value), range });
+                return Err(EngineError::Sampling { option, value, range });
             }
         }
         match self.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
             Some(&(_, bias)) => {
                 let (option, range) = ("a logit bias", "finite or -inf");
-                Err(EngineError::Sampling { option, value: f64::from(bias), range })
+                Err(EngineError::Sampling { option, value: bias, range })
             }
             None => Ok(()),
         }

@@ -195,6 +195,8 @@ pub struct Footprint {
     pub residual_width: usize,
     /// Values of a logits row.
     pub vocab: usize,
+    /// True where weights that have 8-bit images are multiplied with floats: slower than the rates of cards say.
+    pub float_products: bool,
     /// Bytes of a virtual card's buffers between ops, for each batch row.
     pub row_bytes: u64,
     /// The buffers of a GPU.
@@ -276,6 +278,12 @@ pub fn image_of(ty: TensorType, activations: Activations) -> Option<ImageKind> {
         Activations::Int8 => format(ty).map(|f| f.image),
         Activations::F32 => None,
     }
+}
+
+/// True where some weight of a product has 8-bit images.
+fn has_images(program: &Program) -> bool {
+    let mut products = program.ops().flat_map(|(_, op)| op.products());
+    products.any(|p| image_of(program.weight(p.weight).ty, Activations::Int8).is_some())
 }
 
 impl Footprint {
@@ -361,6 +369,7 @@ impl Footprint {
             head_macs,
             residual_width: program.rows[program.residual.0].width,
             vocab: program.facts.vocab,
+            float_products: activations == Activations::F32 && has_images(program),
             row_bytes: RowBytes::of(program, activations).total(program) as u64,
             gpu: GpuSizes::of(program, activations),
         }

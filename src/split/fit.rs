@@ -115,6 +115,7 @@ mod tests {
             head_macs: 100,
             residual_width: 32,
             vocab: 1_000,
+            float_products: false,
             row_bytes: 640,
             gpu: GpuSizes::default(),
         }

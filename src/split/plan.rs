@@ -89,6 +89,8 @@ pub enum Bound {
 pub struct Predicted {
     /// Where the rates of the plan's cards come from; nothing where some were measured and others not.
     pub rates: Option<RateSource>,
+    /// True where the rates are too high: they are of 8-bit images, and floats are multiplied (`--activations f32`).
+    pub float_products: bool,
     /// The position of the decode rows that are counted.
     pub decode_position: usize,
     /// One sequence alone, through all stages and hand-offs.

@@ -215,7 +215,10 @@ impl Planner<'_> {
         let row_bytes = 4 * self.footprint.residual_width as u64;
         let stage_plans: Vec<StagePlan> = stage_plans.collect();
         Plan {
-            predicted: predict(&stage_plans, stages, (sizes, self.options.computing), (model, self.cards)),
+            predicted: Predicted {
+                float_products: self.footprint.float_products,
+                ..predict(&stage_plans, stages, (sizes, self.options.computing), (model, self.cards))
+            },
             stages: stage_plans,
             idle: self.idle(stages, sizes),
             sizes: *sizes,
@@ -340,6 +343,7 @@ fn predict(
     let first = rates.next();
     Predicted {
         rates: first.filter(|first| rates.all(|other| other == *first)),
+        float_products: false,
         decode_position: decode_position(sizes),
         decode_us,
         decode_tok_s: per_s(decode_us),

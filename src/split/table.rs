@@ -52,7 +52,12 @@ impl fmt::Display for Plan {
             None => "measured rates of some cards and typical ones of others",
         };
         let position = predicted.decode_position;
-        write!(f, "by {rates}; decode at position {position}, prompts without their attention")?;
+        let of = if predicted.float_products {
+            " of 8-bit products, which do not hold: --activations f32 is far slower"
+        } else {
+            ""
+        };
+        write!(f, "by {rates}{of}; decode at position {position}, prompts without their attention")?;
         if self.stages.len() > 1 {
             let at = |index: usize| &self.stages[index].name;
             let (row, chunk) = (format_bytes(self.handoff_row_bytes), format_bytes(self.handoff_chunk_bytes));

@@ -142,12 +142,15 @@ impl Tokenizer {
                     within(&ids, 1)?;
                     ids.push(id);
                 }
-                Segment::Plain(stretch) => self.splitter.pieces(stretch, &mut |piece: &str| {
-                    within(&ids, self.tokens_min(piece))?;
-                    written.clear();
-                    written.extend(piece.bytes().map(|b| self.byte_characters[usize::from(b)]));
-                    self.merge(&written, &mut ids)
-                })?,
+                Segment::Plain(stretch) => {
+                    within(&ids, self.tokens_min(stretch))?;
+                    self.splitter.pieces(stretch, &mut |piece: &str| {
+                        within(&ids, self.tokens_min(piece))?;
+                        written.clear();
+                        written.extend(piece.bytes().map(|b| self.byte_characters[usize::from(b)]));
+                        self.merge(&written, &mut ids)
+                    })?;
+                }
             }
         }
         if add == AddSpecial::UnlessWritten && start == 1 && ids.get(1) == ids.first() {
@@ -157,9 +160,9 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// A piece has so many tokens or more: every byte that is a token by itself is in one of them.
-    fn tokens_min(&self, piece: &str) -> usize {
-        let bytes = piece.bytes().filter(|&b| self.byte_ids[usize::from(b)].is_some());
+    /// A text has so many tokens or more: every byte that is a token by itself is in one of them.
+    fn tokens_min(&self, text: &str) -> usize {
+        let bytes = text.bytes().filter(|&b| self.byte_ids[usize::from(b)].is_some());
         bytes.count().div_ceil(self.token_bytes_max)
     }
 

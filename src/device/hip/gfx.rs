@@ -67,13 +67,21 @@ impl Gfx {
         self.family().map_or(2.0, |family| family.transfers_per_clock)
     }
 
+    /// What is said of it wherever it is used.
+    pub fn notice(self) -> String {
+        let name = self.family().map_or("unknown", |family| family.name);
+        format!(
+            "{self} ({name}): no AMD card has run this program yet; docs/cards.md says what differs there"
+        )
+    }
+
     /// What runs in place of what CUDA cards have, in one line.
     pub fn what_runs(self) -> String {
         let (name, wave) = self.family().map_or(("unknown", 0), |f| (f.name, f.wave));
         let warps = if wave == 64 { "two warps of 32 share one" } else { "a warp each" };
         format!(
             "{self} ({name}): waves of {wave} lanes, {warps}; 8-bit dot products by instruction; products on tensor \
-             cores by exchanges between lanes; kernels begin in order; no such card has run this program yet"
+             cores by exchanges between lanes; kernels begin in order; no AMD card has run this program yet"
         )
     }
 }
@@ -113,6 +121,13 @@ mod tests {
         for text in ["", "gfx", "906", "gfx9", "gfxyyy", "gfx123456"] {
             assert!(text.parse::<Gfx>().is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn what_is_said_of_a_card_that_is_used_is_short() {
+        let notice = Gfx(0x1100).notice();
+        assert!(notice.starts_with("gfx1100 (RDNA 3): no AMD card has run this"), "{notice}");
+        assert!(notice.contains("docs/cards.md") && notice.len() <= 100, "{} B: {notice}", notice.len());
     }
 
     #[test]

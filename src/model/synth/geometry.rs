@@ -1,6 +1,6 @@
-//! Geometries of well-known models, by name.
+//! Geometries of well-known models, and of one that `bench/compare.sh` measures, by name.
 //!
-//! Invariant: the sizes are those of the published model files. Does not know: files, tensors' bytes.
+//! Invariant: the sizes of well-known models are those of the published files. Does not know: files, tensors' bytes.
 //! Sources: the models' published configurations; keys and tensors: arch-llama and arch-qwen3moe, sections 1 and 2.
 
 use super::{Blueprint, Changes, Fill, Planned, SynthError, head_type, matrix_fill, matrix_type};
@@ -41,7 +41,7 @@ const fn experts(count: usize, used: usize) -> Option<Experts> {
 
 impl Geometry {
     /// Every geometry with a name.
-    pub const ALL: [Geometry; 6] = [
+    pub const ALL: [Geometry; 7] = [
         Geometry {
             name: "qwen3-30b-a3b",
             architecture: "qwen3moe",
@@ -137,6 +137,22 @@ impl Geometry {
             rope_base: 1e5,
             epsilon: 1e-5,
             is_tied: true,
+        },
+        Geometry {
+            name: "bench-1024",
+            architecture: "llama",
+            layers: 12,
+            embedding: 1024,
+            heads: 16,
+            kv_heads: 4,
+            head_width: 64,
+            inner: 2816,
+            experts: None,
+            vocab: 512,
+            context: 4096,
+            rope_base: 1e4,
+            epsilon: 1e-5,
+            is_tied: false,
         },
     ];
 
