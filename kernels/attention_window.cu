@@ -6,7 +6,7 @@
 //          of 32, at most 256; pool and page_bytes are multiples of 16; out, images: [rows] of q_heads * value_width
 // launch   attend_tile_H, and attend_128_H for heads of 128 values of which rope turns all or none: grid (kv_heads * (query
 //          heads of one / H rounded up), tiles, rows), block 256, of rows `first` on of a batch of n; the tile that a row
-//          itself stands in comes first where H is 8, else last; dynamic shared memory for 64 values and keys, with 64 bytes
+//          itself stands in comes first in attend_128_8, else last; dynamic shared memory for 64 values and keys, with 64 bytes
 //          behind keys of whole 128 bytes; merge_images: grid (values / 256 rounded up, rows), block 64 for each span, 256 to
 //          512
 // order    scores lanes(32); a tile of 64 positions: exact maximum, sum lanes(32), acc a chain over its keys; tiles
@@ -110,9 +110,13 @@ struct NearTile {
 
 // Starts bringing the floats of queries that are placed already.
 template <class Share> DEVICE void bring_floats(f32* near, const f32* from, i32 count) {
-    for (i32 i = (i32) threadIdx.x; i < count; i += TILE_BLOCK) {
-        const i32 value = i % SHORT_LANES;
-        start_copy_word((u8*)(near + i - value + Share::place(value)), (const u8*)(from + i));
+    const bool is_aligned = Share::RUNS == 1 && (u64) from % 16 == 0;
+    for (i32 i = 4 * (i32) threadIdx.x; i < count; i += 4 * TILE_BLOCK) {
+        if (is_aligned) {
+            start_copy((u8*)(near + i), (const u8*)(from + i), 16);
+        } else {
+            for (i32 j = i; j < i + 4; j++) near[j / SHORT_LANES * SHORT_LANES + Share::place(j % SHORT_LANES)] = from[j];
+        }
     }
 }
 
@@ -154,7 +158,7 @@ template <class Form, class Share, i32 EACH, bool WHOLE, bool LATE> DEVICE void 
     const i32 count = items.count();
     const i32 first = (i32) threadIdx.x / SHORT_LANES;
     const i32 place = Share::place((i32) threadIdx.x % SHORT_LANES);
-    if (!WHOLE && !LATE) near.bring_values(0, fresh);
+    if (!WHOLE) near.bring_values(0, fresh);
 #pragma unroll 1
     for (i32 item = first; item < count; item += TILE_WARPS) {
         const HeadKind kind = items.kind(item);
@@ -194,7 +198,8 @@ DEVICE void attend_tile(const WindowCall& call) {
     constexpr i32 STRIDES = KEYS > 1 ? Form::STRIDES / 2 : Form::STRIDES;
     // Blocks of eight heads fill the card. Then all wait for the block of the row's own tile, which has most to do before its
     // scores, so it comes first; and values wait until a block has its queries, for those of its neighbour would come behind.
-    constexpr bool FULL = ALL == TILE_WARPS;
+    // Where widths are not known there are no registers left for this.
+    constexpr bool FULL = ALL == TILE_WARPS && WIDTH > 0;
     typedef Trees<Share, HEADS * KEYS> Tree;
     static_assert(ALL <= TILE_WARPS, "a warp weighs the keys of a head");
     static_assert(ALL / HEADS * SLOTS * Share::LANES == TILE_BLOCK, "the lanes of a Share for KEYS keys and HEADS heads");
