@@ -106,6 +106,20 @@ for cards in 0 1,0 0,cpu:1 "0,1 --link mapped" "0,1 --link staged"; do
     same_text
 done
 
+# Starts at once compile each piece in one of them, and leave no lock.
+for n in 1 2 3 4; do
+    HOME=$folder/at-once RUST_LOG=tandem=info LD_LIBRARY_PATH=$emu "$tandem" generate --gpus 0 --json -n 1 \
+        >"$folder/at-once.$n" 2>&1 &
+done
+wait
+compiled=$(cat "$folder"/at-once.? | grep -c "kernels compiled")
+kept=$(find "$folder/at-once" -name '*.cubin' | wc -l)
+if [ "$compiled" != "$kept" ] || [ "$(grep -l '"finish"' "$folder"/at-once.? | wc -l)" != 4 ] ||
+    find "$folder/at-once" -name '*.lock' | grep .; then
+    echo "four starts at once compiled $compiled pieces of $kept" >&2 && exit 1
+fi
+rm -r "$folder"/at-once*
+
 # A driver older than the compiler, a compiler older than the card: text in place of machine code, with the same bits,
 # compiled and kept. Where that is refused too, one line says so.
 aged() { # VARIABLE=VALUE

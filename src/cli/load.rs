@@ -198,6 +198,11 @@ impl LoadProgress for Progress {
         wanted()
     }
 
+    fn waits(&self, card: CardId) -> Result<(), CardError> {
+        self.bar.set_message(format!("{card} (another process compiles some of them)"));
+        wanted()
+    }
+
     fn arrived(&self, bytes: u64) -> Result<(), CardError> {
         let arrived = self.arrived.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if !self.compiles.load(Ordering::Relaxed) {
