@@ -184,6 +184,10 @@ faulty lost-card:1 "cuda:1" --gpus 1,0 --layer-split 4
 faulty kernel "no GPU that could fail" --gpus cpu:1
 faulty lost-card:7 "no GPU 7 that could fail" --gpus 0
 faulty no-nvrtc:1 "--gpus 1 (" --gpus 0,1
+# Faults that nothing meets: on a card that is left idle, by a link that a short run does not use up, by a plan.
+faulty lost-card:1 "the plan leaves cuda:1 idle" --gpus 0,1 --skip-split-if-fits
+refused "nothing met it before the end" generate --gpus 0,1 --layer-split 4 --prompt a -n 1 --force-fault link-stop
+refused "nothing met it before the end" plan --gpus 0 --force-fault lost-card
 
 # Links that fail: the next kind carries the rows, or the one that was named is refused; one that stops ends the requests
 # of the card that waits.
