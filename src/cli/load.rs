@@ -26,6 +26,11 @@ use crate::split::plan::Plan;
 /// The default context where the model allows more.
 const CONTEXT: usize = 4096;
 
+/// Positions without `--ctx`, of a model for so many.
+pub(super) fn default_context(trained: usize) -> usize {
+    CONTEXT.min(trained)
+}
+
 /// A card that waits for rows of a link that was made to stop is taken for hanging so soon.
 const LINK_STOP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -71,7 +76,7 @@ impl Prepared {
         let context = match args.ctx {
             Some(0) => bail!("--ctx 0 holds no token; give at least 1"),
             Some(n) => n,
-            None => CONTEXT.min(facts.context_length).max(wanted.context_min),
+            None => default_context(facts.context_length).max(wanted.context_min),
         };
         let mut options = EngineOptions::new(facts.vocab, facts.embedding_width, context);
         options.chunk_rows = args.chunk;
