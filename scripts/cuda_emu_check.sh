@@ -106,6 +106,20 @@ for cards in 0 1,0 0,cpu:1 "0,1 --link mapped" "0,1 --link staged"; do
     same_text
 done
 
+# Starts at once compile each piece in one of them, and leave no lock.
+for n in 1 2 3 4; do
+    HOME=$folder/at-once RUST_LOG=tandem=info LD_LIBRARY_PATH=$emu "$tandem" generate --gpus 0 --json -n 1 \
+        >"$folder/at-once.$n" 2>&1 &
+done
+wait
+compiled=$(cat "$folder"/at-once.? | grep -c "kernels compiled")
+kept=$(find "$folder/at-once" -name '*.cubin' | wc -l)
+if [ "$compiled" != "$kept" ] || [ "$(grep -l '"finish"' "$folder"/at-once.? | wc -l)" != 4 ] ||
+    find "$folder/at-once" -name '*.lock' | grep .; then
+    echo "four starts at once compiled $compiled pieces of $kept" >&2 && exit 1
+fi
+rm -r "$folder"/at-once*
+
 # A driver older than the compiler, a compiler older than the card: text in place of machine code, with the same bits,
 # compiled and kept. Where that is refused too, one line says so.
 aged() { # VARIABLE=VALUE
@@ -170,6 +184,10 @@ faulty lost-card:1 "cuda:1" --gpus 1,0 --layer-split 4
 faulty kernel "no GPU that could fail" --gpus cpu:1
 faulty lost-card:7 "no GPU 7 that could fail" --gpus 0
 faulty no-nvrtc:1 "--gpus 1 (" --gpus 0,1
+# Faults that nothing meets: on a card that is left idle, by a link that a short run does not use up, by a plan.
+faulty lost-card:1 "the plan leaves cuda:1 idle" --gpus 0,1 --skip-split-if-fits
+refused "nothing met it before the end" generate --gpus 0,1 --layer-split 4 --prompt a -n 1 --force-fault link-stop
+refused "nothing met it before the end" plan --gpus 0 --force-fault lost-card
 
 # Links that fail: the next kind carries the rows, or the one that was named is refused; one that stops ends the requests
 # of the card that waits.

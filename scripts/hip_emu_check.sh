@@ -68,7 +68,7 @@ done
 faulty kernel:0 "0 fits two GPUs" --gpus hip:0,0
 refused "numbered from 0" plan --gpus hip:2
 refused "named twice" plan --gpus hip:0,0,hip:0
-refused "join cards of one maker" plan --gpus 0,hip:0 --link peer
+refused "join cards of one maker, not cuda:0 and hip:0" plan --gpus 0,hip:0 --link peer
 refused "not found" plan --gpus hip:0 --hiprtc "$folder/none.so"
 
 # Nothing of AMD's is there; its library without its compiler.

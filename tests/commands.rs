@@ -324,7 +324,7 @@ fn header_tensors_and_bytes(files: &[String]) -> (u64, u64) {
 fn a_model_file_is_shown_as_it_is() {
     // From the models' own descriptions, models/TINY.md and oracle/README.md.
     let tiny = json!({
-        "name": "tiny-qwen3moe", "architecture": "qwen3moe", "runs_here": "yes", "files": 1, "layers": 8,
+        "name": "tiny-qwen3moe", "architecture": "qwen3moe", "runs_here": "yes", "on_gpus": "yes", "files": 1, "layers": 8,
         "embedding": 256, "heads": 8, "kv_heads": 2, "context": 4096, "experts": 32, "experts_used": 4,
         "tokenizer": "gpt2", "pre_tokenizer": "qwen2", "reads_text": "yes", "tokens": 8192, "chat_template": "yes",
     });
@@ -384,6 +384,45 @@ fn a_file_that_cannot_run_is_shown_with_the_reason() {
     let shown = stdout(&["inspect", "--model", other.to_str().unwrap()]);
     assert!(shown.contains("architecture   opera"), "{shown}");
     assert!(shown.contains("runs here      no: ") && shown.contains("llama, qwen3moe"), "{shown}");
+}
+
+#[test]
+fn a_model_that_gpus_refuse_is_shown_with_the_reason() {
+    let folder = fresh_home("on-gpus");
+    let out = folder.join("experts.gguf");
+    let out = out.to_str().unwrap();
+    let shown_of = |model: &str| {
+        let report = parsed(&stdout(&["inspect", "--json", "--model", model]));
+        ["runs_here", "on_gpus"].map(|fact| report["facts"][fact].as_str().unwrap_or("").to_owned())
+    };
+    stdout(&[
+        "synth",
+        "--like",
+        "models/rand-qwen3moe.gguf",
+        "--layers",
+        "1",
+        "--experts",
+        "1025",
+        "--out",
+        out,
+    ]);
+    let [runs_here, on_gpus] = shown_of(out);
+    assert!(
+        runs_here == "yes" && on_gpus.starts_with("no: ") && on_gpus.contains("1024 experts"),
+        "{on_gpus}"
+    );
+    let mut long = std::fs::read(support::in_repository("models/rand-llama.gguf")).unwrap();
+    let key = b"llama.context_length";
+    let at = long.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
+    long[at..at + 4].copy_from_slice(&5_000_000u32.to_le_bytes());
+    let long = temporary("shown-long.gguf", &long);
+    let [runs_here, on_gpus] = shown_of(long.to_str().unwrap());
+    assert!(
+        runs_here == "yes"
+            && on_gpus.starts_with("yes, without the whole context: ")
+            && on_gpus.contains("4194240"),
+        "{on_gpus}"
+    );
 }
 
 #[test]

@@ -137,7 +137,8 @@ fn choice(cards: &[LinkCard; 2], link: LinkChoice) -> CardChoice {
         prompt_macs_per_s: 1e11,
         rates: RateSource::Typical,
     };
-    let kind = link.between(&devices[0].device, &devices[1].device).unwrap();
+    let device = |number: usize| (Vendor::Cuda.card(number), &devices[number].device);
+    let kind = link.between(device(0), device(1)).unwrap();
     CardChoice {
         cards: (0..cards.len()).map(facts).collect(),
         links: LinkFacts { rates: vec![vec![link_rate(kind); 2]; 2], kinds: vec![vec![kind; 2]; 2] },

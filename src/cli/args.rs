@@ -172,7 +172,7 @@ pub(super) struct SplitArgs {
     /// Let GPUs fail on purpose, to see what follows: out-of-memory; lost-card (each call fails after some launches);
     /// kernel (one reaches outside its memory); no-nvrtc (no run-time compiler); old-driver (it refuses what the
     /// compiler makes); peer-test (a peer link changes what crosses it); link-stop (a link stops after 4 batches: prompts and tokens).
-    /// lost-card:1 for card 1 alone
+    /// lost-card:1 for card 1 alone. One that nothing meets is an error
     #[arg(long, value_name = "FAULT")]
     pub(super) force_fault: Option<ForcedFault>,
     /// Memory of each card, e.g. 8GiB,4GiB (one value: the same for all; units are powers of 1,024, GB the same as GiB)

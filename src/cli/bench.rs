@@ -66,7 +66,8 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut tokens = tokens(args, positions - 1, vocab)?;
     tokens.push(tokens[0]);
     if args.profile {
-        return profile::run(args, &prepared, tokens[..=args.depth + args.pp].to_vec());
+        profile::run(args, &prepared, tokens[..=args.depth + args.pp].to_vec())?;
+        return prepared.fault_was_met();
     }
     let plan = prepared.plan()?;
     if !args.json {
@@ -93,7 +94,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
     report(args, &prepared, &opened, &runs)?;
-    Ok(opened.engine.shutdown()?)
+    prepared.end(opened.engine)
 }
 
 /// Ids from the file, or pseudo-random ones: the same on every machine.

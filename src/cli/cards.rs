@@ -242,7 +242,8 @@ fn links(
         }
         return Ok(facts);
     }
-    let device = |vendor: Vendor, number: usize| &listings.of(vendor).cards[number].device;
+    let device =
+        |vendor: Vendor, number: usize| (vendor.card(number), &listings.of(vendor).cards[number].device);
     for &(from, maker, from_number) in gpus {
         let measured = gpu_rates(maker);
         for &(to, other, to_number) in gpus.iter().filter(|(to, _, _)| *to != from) {

@@ -96,7 +96,7 @@ pub(super) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
             RequestEvent::Logits { .. } => {}
         }
     }
-    Ok(opened.engine.shutdown()?)
+    prepared.end(opened.engine)
 }
 
 /// Says which flags of draws do nothing where nothing is drawn.

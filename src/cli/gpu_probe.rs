@@ -2,7 +2,7 @@
 //!
 //! A decode row takes a time for each op and one for the bytes that it reads. The narrow model has many ops and few
 //! bytes, the wide one few ops and many bytes: two times, two unknowns. A chunk of the wide model gives the rate of
-//! prompt products. Times are those of the card's own stamps.
+//! prompt products. Times are those of the card's own stamps, in the best of a few samples.
 //! Invariant: the models are gone when the measurement ends. Does not know: where rates are kept.
 
 use std::io::BufWriter;
@@ -52,10 +52,11 @@ const READ_SECONDS_MAX: f64 = 1e-3;
 const CHUNK_ROWS: usize = 512;
 const CHUNK_SECONDS_MAX: f64 = 8e-3;
 
-/// The first ones warm up; of the others the median counts. A slow card runs fewer.
+/// The first runs warm up; then there are samples of so many runs, and time for all of them.
 const WARM_UP: u32 = 3;
-const RUNS_MIN: u32 = 3;
-const RUNS_MAX: u32 = 15;
+const SAMPLES: u32 = 5;
+const RUNS_MIN: usize = 3;
+const RUNS_MAX: usize = 15;
 const RUNS_TIME: Duration = Duration::from_secs(1);
 
 /// A model on the card.
@@ -185,45 +186,88 @@ impl Probe {
 
     /// Microseconds of a decode row without its head.
     fn decode_us(&mut self) -> anyhow::Result<f64> {
-        self.median_us(|run| run..run + 1)
+        self.best_us(|run| run..run + 1)
     }
 
     /// Microseconds of a row of a chunk.
     fn prompt_us(&mut self, rows: usize) -> anyhow::Result<f64> {
-        Ok(self.median_us(|_| 0..rows as u32)? / rows as f64)
+        Ok(self.best_us(|_| 0..rows as u32)? / rows as f64)
     }
 
-    fn median_us(&mut self, positions: impl Fn(u32) -> std::ops::Range<u32>) -> anyhow::Result<f64> {
-        let (mut times, mut begun) = (Vec::new(), Instant::now());
-        for run in 0..WARM_UP + RUNS_MAX {
-            if run == WARM_UP {
-                begun = Instant::now();
-            }
-            if run >= WARM_UP + RUNS_MIN && begun.elapsed() > RUNS_TIME {
-                break;
-            }
-            if interrupt::happened() {
-                bail!("interrupted");
-            }
-            let row = |position| BatchRow {
-                state: StateId(0),
-                position,
-                token: position % 512,
-                wants: RowWants::Nothing,
-            };
-            let batch = Batch::new(BatchId(u64::from(run)), positions(run).map(row).collect());
-            let stamp = self.exec.run(&batch, &self.tables, &[], &mut [])?;
-            let ns = stamp.card.and_then(|card| card.ended_ns.checked_sub(card.begun_ns));
-            let ns = ns.context("the card's stamps do not rise; its rates cannot be measured")?;
-            times.push(ns as f64 / 1e3);
+    /// Microseconds of a run in the best of a few samples, which is the least disturbed.
+    fn best_us(&mut self, positions: impl Fn(u32) -> std::ops::Range<u32>) -> anyhow::Result<f64> {
+        let mut number = 0;
+        let mut run = || {
+            number += 1;
+            self.run_us(number, positions(number - 1))
+        };
+        for _ in 0..WARM_UP {
+            run()?;
         }
-        Ok(median(times.into_iter().skip(WARM_UP as usize)))
+        best(RUNS_TIME, run)
     }
+
+    fn run_us(&mut self, number: u32, positions: std::ops::Range<u32>) -> anyhow::Result<f64> {
+        if interrupt::happened() {
+            bail!("interrupted");
+        }
+        let row = |position| BatchRow {
+            state: StateId(0),
+            position,
+            token: position % 512,
+            wants: RowWants::Nothing,
+        };
+        let batch = Batch::new(BatchId(u64::from(number)), positions.map(row).collect());
+        let stamp = self.exec.run(&batch, &self.tables, &[], &mut [])?;
+        let ns = stamp.card.and_then(|card| card.ended_ns.checked_sub(card.begun_ns));
+        let ns = ns.context("the card's stamps do not rise; its rates cannot be measured")?;
+        Ok(ns as f64 / 1e3)
+    }
+}
+
+/// The least of the samples, each the median of its runs; what takes long has fewer runs, then fewer samples.
+fn best(time: Duration, mut run: impl FnMut() -> anyhow::Result<f64>) -> anyhow::Result<f64> {
+    let (begun, mut best) = (Instant::now(), f64::MAX);
+    for sample in 0..SAMPLES {
+        let is_late = || begun.elapsed() >= time * (sample + 1) / SAMPLES;
+        if sample > 0 && begun.elapsed() >= time {
+            break;
+        }
+        let mut times = Vec::new();
+        while times.len() < RUNS_MIN || (times.len() < RUNS_MAX && !is_late()) {
+            times.push(run()?);
+        }
+        best = best.min(median(times.into_iter()));
+    }
+    Ok(best)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_best_sample_counts_by_its_median() {
+        // Runs of one sample were disturbed, and so was one run of each other sample; one run was too fast to be true.
+        let mut runs = 0;
+        let quick = best(Duration::from_secs(3600), || {
+            runs += 1;
+            Ok(match (runs / RUNS_MAX, runs % RUNS_MAX) {
+                (0, _) => 90.0,
+                (2, 3) => 1.0,
+                (_, 7) => 500.0,
+                (sample, _) => 50.0 - sample as f64,
+            })
+        });
+        assert_eq!((quick.unwrap(), runs), (46.0, RUNS_MAX * SAMPLES as usize));
+        let mut runs = 0;
+        let slow = best(Duration::ZERO, || {
+            runs += 1;
+            Ok(runs as f64)
+        });
+        assert_eq!((slow.unwrap(), runs), (2.0, RUNS_MIN));
+        assert!(best(RUNS_TIME, || bail!("interrupted")).is_err());
+    }
 
     #[test]
     fn two_times_give_the_time_of_an_op_and_of_a_byte() {

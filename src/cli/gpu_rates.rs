@@ -188,6 +188,10 @@ impl LoadProgress for Unwatched {
         Ok(())
     }
 
+    fn waits(&self, _: CardId) -> Result<(), CardError> {
+        if interrupt::happened() { Err(CardError::Cancelled) } else { Ok(()) }
+    }
+
     fn arrived(&self, _: u64) -> Result<(), CardError> {
         Ok(())
     }

@@ -1,17 +1,25 @@
 //! `tandem inspect`: what a model file holds.
 //!
-//! Invariants: a file that cannot run here is shown all the same, with the reason; nothing of a file reaches the
+//! Invariants: no driver is opened; a file that cannot run here is shown all the same, with the reason; nothing of a file reaches the
 //! terminal as a control character.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::args::InspectArgs;
+use super::load::default_context;
 use super::streams::output;
+use crate::device::CardError;
+use crate::device::cuda::card;
+use crate::device::cuda::vendor::Vendor;
+use crate::engine::options::EngineOptions;
 use crate::gguf::{self, File, TensorInfo};
 use crate::model::arch;
+use crate::model::facts::StageProgram;
+use crate::model::program::Program;
 use crate::split::budget::format_bytes;
 use crate::text::Vocab;
 
@@ -50,10 +58,12 @@ fn facts(file: &File) -> Vec<Fact> {
     let tokens = meta.get("tokenizer.ggml.tokens").and_then(gguf::Value::array_len);
     let parameters: u64 = file.tensors().iter().map(elements).sum();
     let files = meta.u32("split.count").ok().flatten().unwrap_or(0).max(1);
+    let program = arch::program(file);
     vec![
         ("name", text("general.name")),
         ("architecture", Some(json!(architecture))),
-        ("runs here", Some(yes_or_why(arch::program(file).err().map(|e| e.to_string())))),
+        ("runs here", Some(yes_or_why(program.as_ref().err().map(ToString::to_string)))),
+        ("on GPUs", program.ok().map(|program| json!(on_gpus(program)))),
         ("files", Some(json!(files))),
         ("parameters", Some(json!(parameters))),
         ("layers", number("block_count")),
@@ -69,6 +79,27 @@ fn facts(file: &File) -> Vec<Fact> {
         ("tokens", Some(json!(tokens.unwrap_or(0)))),
         ("chat template", Some(json!(if text("tokenizer.chat_template").is_some() { "yes" } else { "no" }))),
     ]
+}
+
+/// Whether GPUs take the model, which virtual cards run: as a whole, with the context that it gets and with all of its own.
+fn on_gpus(program: Program) -> String {
+    let (facts, layers) = (program.facts.clone(), 0..program.layers.len());
+    let stage = StageProgram { program: Arc::new(program), layers };
+    let refusal = |context: usize| {
+        let settings = EngineOptions::new(facts.vocab, facts.embedding_width, context).stage_settings();
+        // Which maker's card it would be changes nothing.
+        match card::check(Vendor::Cuda.card(0), Vendor::Cuda, &stage, &settings) {
+            Ok(()) => None,
+            Err(CardError::Unsupported { what, .. }) => Some(what),
+            Err(error) => Some(error.to_string()),
+        }
+    };
+    let trained = facts.context_length;
+    match (refusal(default_context(trained)), refusal(trained)) {
+        (Some(what), _) => format!("no: {what}"),
+        (None, Some(what)) => format!("yes, without the whole context: {what}"),
+        (None, None) => "yes".to_owned(),
+    }
 }
 
 fn dims(t: &TensorInfo) -> &[u64] {
@@ -94,7 +125,7 @@ fn types(file: &File) -> BTreeMap<&'static str, (usize, u64)> {
 fn json_report(out: &mut dyn Write, file: &File, lists_tensors: bool) -> anyhow::Result<()> {
     let facts: serde_json::Map<_, _> = facts(file)
         .into_iter()
-        .filter_map(|(name, value)| value.map(|value| (name.replace([' ', '-'], "_"), value)))
+        .filter_map(|(name, value)| value.map(|value| (name.replace([' ', '-'], "_").to_lowercase(), value)))
         .collect();
     let types: Vec<_> = types(file)
         .into_iter()

@@ -11,11 +11,12 @@ use indicatif::ProgressBar;
 use super::args::SplitArgs;
 use super::cards::cards;
 use super::{interrupt, progress};
-use crate::device::cuda::faults::FaultKind;
+use crate::device::cuda::faults::{FaultKind, ForcedFault, Told};
 use crate::device::{CardError, LoadProgress};
 use crate::engine::linking::LinkChoice;
 use crate::engine::open::{self, CardChoice, CpuThreads, Model, Opened};
 use crate::engine::options::{EngineOptions, Pinning};
+use crate::engine::pipeline::Engine;
 use crate::engine::profile::{self, ProfileOrder, StageProfile};
 use crate::model::facts::{CardFacts, CardId, CardKind, KvFormat, LinkKind};
 use crate::split::budget::parse_bytes;
@@ -24,6 +25,11 @@ use crate::split::plan::Plan;
 
 /// The default context where the model allows more.
 const CONTEXT: usize = 4096;
+
+/// Positions without `--ctx`, of a model for so many.
+pub(super) fn default_context(trained: usize) -> usize {
+    CONTEXT.min(trained)
+}
 
 /// A card that waits for rows of a link that was made to stop is taken for hanging so soon.
 const LINK_STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -38,6 +44,7 @@ pub(super) struct Prepared {
     pub(super) split: SplitOptions,
     /// What the engine is told.
     pub(super) options: EngineOptions,
+    fault: Option<ForcedFault>,
 }
 
 /// What a command adds to the flags.
@@ -69,7 +76,7 @@ impl Prepared {
         let context = match args.ctx {
             Some(0) => bail!("--ctx 0 holds no token; give at least 1"),
             Some(n) => n,
-            None => CONTEXT.min(facts.context_length).max(wanted.context_min),
+            None => default_context(facts.context_length).max(wanted.context_min),
         };
         let mut options = EngineOptions::new(facts.vocab, facts.embedding_width, context);
         options.chunk_rows = args.chunk;
@@ -103,12 +110,51 @@ impl Prepared {
             CpuThreads::Shared(_) if all_virtual => Computing::InTurn,
             CpuThreads::Shared(_) | CpuThreads::PerCard(_) => Computing::Together,
         };
-        Ok(Prepared { model, choice, split, options })
+        Ok(Prepared { model, choice, split, options, fault: args.force_fault })
     }
 
     /// The plan, without loading.
     pub(super) fn plan(&self) -> anyhow::Result<Plan> {
-        Ok(open::plan(&self.model, &self.choice, &self.split, &self.options)?)
+        let plan = open::plan(&self.model, &self.choice, &self.split, &self.options)?;
+        self.meets_a_stage(&plan)?;
+        Ok(plan)
+    }
+
+    /// The GPUs that are to fail.
+    fn told(&self) -> impl Iterator<Item = (CardId, &Told)> {
+        let devices = self.choice.cuda.iter().flat_map(|cuda| &cuda.devices);
+        devices.filter_map(|(card, device)| Some((*card, device.fault()?)))
+    }
+
+    /// Refuses a forced fault that only cards could have which the plan leaves idle.
+    pub(super) fn meets_a_stage(&self, plan: &Plan) -> anyhow::Result<()> {
+        let Some(fault) = self.fault else { return Ok(()) };
+        if self.told().any(|(card, _)| plan.stages.iter().any(|stage| stage.card == card)) {
+            return Ok(());
+        }
+        let idle: Vec<String> = self.told().map(|(card, _)| card.to_string()).collect();
+        let idle = idle.join(", ");
+        bail!(
+            "--force-fault {fault}: the plan leaves {idle} idle, where nothing fails; name that card alone with --gpus, or \
+             share the layers with --layer-split"
+        )
+    }
+
+    /// Ends the engine, and a run in which a forced fault was not met with an error.
+    pub(super) fn end(&self, engine: Engine) -> anyhow::Result<()> {
+        engine.shutdown()?;
+        self.fault_was_met()
+    }
+
+    /// Refuses the end of a run in which a forced fault was not met.
+    pub(super) fn fault_was_met(&self) -> anyhow::Result<()> {
+        match self.fault {
+            Some(fault) if !self.told().any(|(_, told)| told.is_met()) => bail!(
+                "--force-fault {fault}: nothing met it before the end; let more run (more tokens; a plan runs nothing), or leave \
+                 it out"
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// Says that a context is longer than the model was made for.
@@ -195,6 +241,11 @@ impl LoadProgress for Progress {
             self.bar.set_position(self.arrived.load(Ordering::Relaxed));
             self.bar.reset_eta();
         }
+        wanted()
+    }
+
+    fn waits(&self, card: CardId) -> Result<(), CardError> {
+        self.bar.set_message(format!("{card} (another process compiles some of them)"));
         wanted()
     }
 

@@ -40,5 +40,5 @@ pub(super) fn run(args: &LogitsArgs) -> anyhow::Result<()> {
         }
     }
     out.finish()?;
-    Ok(opened.engine.shutdown()?)
+    prepared.end(opened.engine)
 }

@@ -18,6 +18,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let p = Prepared::new(&args.split, args.sequences.sequences)?;
     match open::plan(&p.model, &p.choice, &p.split, &p.options) {
         Ok(plan) => {
+            p.meets_a_stage(&plan)?;
             let mut out = BufWriter::new(output());
             if args.json {
                 writeln!(out, "{}", serde_json::to_string_pretty(&plan)?)?;
@@ -26,7 +27,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<()> {
             }
             out.flush()?;
             p.warn_of_context();
-            Ok(())
+            p.fault_was_met()
         }
         Err(OpenError::Split(SplitError::NoFit(refusal))) => {
             if args.json {

@@ -43,6 +43,8 @@ pub trait LoadProgress: Sync {
     /// Of `all` pieces of kernels for a card, `done` are compiled; first 0. They are kept for later starts. An error
     /// ends loading.
     fn compiled(&self, card: CardId, done: usize, all: usize) -> Result<(), CardError>;
+    /// Asked again and again while another process compiles what the card needs. An error ends loading.
+    fn waits(&self, card: CardId) -> Result<(), CardError>;
     /// `bytes` more of the file have arrived on a card. An error message of the caller's ends loading (Ctrl-C).
     fn arrived(&self, bytes: u64) -> Result<(), CardError>;
 }

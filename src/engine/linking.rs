@@ -13,7 +13,7 @@ use crate::device::cuda::exec::CudaExec;
 use crate::device::cuda::links::pattern;
 use crate::device::cuda::links::ring::{RingSize, SlotRing};
 use crate::device::{Card, CardError, CardRing};
-use crate::model::facts::LinkKind;
+use crate::model::facts::{CardId, LinkKind};
 
 /// How rows are to travel between cards (`--link`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -32,20 +32,25 @@ pub enum LinkChoice {
 impl LinkChoice {
     /// What is planned between two GPUs; with `Auto` what the driver says is possible. Cards behind two drivers share
     /// nothing but the host.
-    pub fn between(self, from: &Device, to: &Device) -> Result<LinkKind, OpenError> {
-        let is_shared = from.vendor() == to.vendor();
+    pub fn between(
+        self,
+        (from, from_device): (CardId, &Device),
+        (to, to_device): (CardId, &Device),
+    ) -> Result<LinkKind, OpenError> {
+        let is_shared = from_device.vendor() == to_device.vendor();
+        let reaches =
+            || from_device.can_reach(to_device).map_err(|error| OpenError::Link { from, to, error });
         if let LinkChoice::Peer | LinkChoice::Mapped = self
             && !is_shared
         {
             let what = format!(
-                "--link peer and --link mapped join cards of one maker, not {} and {}; use --link auto",
-                from.name, to.name
+                "--link peer and --link mapped join cards of one maker, not {from} and {to}; use --link auto"
             );
             return Err(OpenError::NoLink { what });
         }
         Ok(match self {
             LinkChoice::Auto if !is_shared => LinkKind::Staged,
-            LinkChoice::Auto if from.can_reach(to).map_err(OpenError::Link)? => LinkKind::Peer,
+            LinkChoice::Auto if reaches()? => LinkKind::Peer,
             LinkChoice::Auto | LinkChoice::Mapped => LinkKind::Mapped,
             LinkChoice::Peer => LinkKind::Peer,
             LinkChoice::Staged => LinkKind::Staged,

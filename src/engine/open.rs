@@ -140,8 +140,15 @@ pub enum OpenError {
         what: String,
     },
     /// The driver failed over a link.
-    #[error(transparent)]
-    Link(CudaError),
+    #[error("{from} to {to}: {error}")]
+    Link {
+        /// Whose rows leave.
+        from: CardId,
+        /// Where they come to.
+        to: CardId,
+        /// What failed, and what to do.
+        error: CudaError,
+    },
 }
 
 /// How rows travel into a stage.

@@ -37,6 +37,10 @@ impl LoadProgress for Unwatched {
         Ok(())
     }
 
+    fn waits(&self, _: CardId) -> Result<(), CardError> {
+        Ok(())
+    }
+
     fn arrived(&self, _: u64) -> Result<(), CardError> {
         Ok(())
     }

@@ -31,6 +31,10 @@ impl LoadProgress for Quiet {
         Ok(())
     }
 
+    fn waits(&self, _: CardId) -> Result<(), CardError> {
+        Ok(())
+    }
+
     fn arrived(&self, _: u64) -> Result<(), CardError> {
         Ok(())
     }

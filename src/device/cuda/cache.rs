@@ -7,7 +7,9 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use super::claim::{self, Claim};
 
 /// FNV-1a over 128 bits: the same on every machine and in every version of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,10 +89,22 @@ impl Cache {
         }
     }
 
-    /// Removes what killed programs left half written; what another one writes now stays.
+    /// The right to make what is kept under `key`, as [`Claim::take`] gives it.
+    pub fn claim<E>(
+        &self,
+        key: Hash,
+        deadline: Instant,
+        waits: impl FnMut() -> Result<(), E>,
+    ) -> Result<Claim, E> {
+        self.path(key).map_or_else(|| Ok(Claim::free()), |path| Claim::take(&path, deadline, waits))
+    }
+
+    /// Removes what killed programs left half written, and their locks; what another one writes now stays.
     pub fn remove_leftovers(&self) {
         let entries = self.folder.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
-        for entry in entries.filter(|e| e.path().extension().is_some_and(|end| end == "part")) {
+        let is_left =
+            |path: PathBuf| path.extension().is_some_and(|end| end == "part" || end == claim::ENDING);
+        for entry in entries.filter(|e| is_left(e.path())) {
             let modified = entry.metadata().and_then(|found| found.modified()).ok();
             if modified.and_then(|at| at.elapsed().ok()).is_some_and(|age| age > LEFTOVER_AGE) {
                 // Gone already, or not ours: it stays.
@@ -157,14 +171,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let old = std::time::SystemTime::now() - 2 * LEFTOVER_AGE;
-        for (name, is_old) in [("a.1.part", true), ("b.2.part", false), ("c.cubin", true)] {
+        for (name, is_old) in
+            [("a.1.part", true), ("b.2.part", false), ("c.cubin", true), ("d.lock", true), ("e.lock", false)]
+        {
             let file = fs::File::create(at(name)).unwrap();
             if is_old {
                 file.set_modified(old).unwrap();
             }
         }
         Cache::new(Some(folder.path().to_owned())).remove_leftovers();
-        assert_eq!(["a.1.part", "b.2.part", "c.cubin"].map(|name| at(name).exists()), [false, true, true]);
+        let left = ["a.1.part", "b.2.part", "c.cubin", "d.lock", "e.lock"].map(|name| at(name).exists());
+        assert_eq!(left, [false, true, true, false, true]);
     }
 
     #[cfg(unix)]

@@ -142,6 +142,11 @@ impl LoadProgress for Together<'_> {
         self.inner.compiled(card, done, all)
     }
 
+    fn waits(&self, card: CardId) -> Result<(), CardError> {
+        self.goes_on()?;
+        self.inner.waits(card)
+    }
+
     fn arrived(&self, bytes: u64) -> Result<(), CardError> {
         self.goes_on()?;
         self.inner.arrived(bytes)

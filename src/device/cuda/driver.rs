@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use self::api::{Address, Api, Failed, Handle, Own, flags};
 use self::graph::Recording;
 use super::CudaError;
-use super::faults::{FaultKind, Faults, ForcedFault, Met};
+use super::faults::{FaultKind, Faults, ForcedFault, Met, Told};
 use super::vendor::{Architecture, Vendor};
 use crate::device::hip;
 use modules::ARGUMENTS_MAX;
@@ -48,7 +48,7 @@ pub struct Driver {
 pub struct Device {
     driver: Driver,
     ordinal: c_int,
-    fault: Option<FaultKind>,
+    fault: Option<Told>,
     /// As its maker calls it.
     pub name: String,
     /// Domain, bus and device on PCI.
@@ -124,7 +124,7 @@ impl Driver {
         let mut devices = (0..count).map(|n| self.device(n)).collect::<Result<Vec<Device>, _>>()?;
         devices.sort_by_key(|d| (d.pci, d.ordinal));
         for (number, device) in devices.iter_mut().enumerate() {
-            device.fault = self.fault.and_then(|fault| fault.of_card(number));
+            device.fault = self.fault.and_then(|fault| fault.of_card(number)).map(Told::new);
         }
         Ok(devices)
     }
@@ -192,7 +192,12 @@ fn attribute(api: &'static Api, which: c_int, device: c_int) -> Result<c_int, Fa
 impl Device {
     /// Whether it was told to fail so.
     pub fn is_to_fail(&self, fault: FaultKind) -> bool {
-        self.fault == Some(fault)
+        self.fault.as_ref().is_some_and(|told| told.kind() == fault)
+    }
+
+    /// What it was told to do wrong.
+    pub fn fault(&self) -> Option<&Told> {
+        self.fault.as_ref()
     }
 
     /// The driver that it stands behind.
@@ -247,7 +252,7 @@ impl Context {
             let status = unsafe { (own.context_retain)(&mut raw, handle) };
             api.checked("cuDevicePrimaryCtxRetain", status)?;
         }
-        let faults = Faults::new(device.fault);
+        let faults = Faults::new(device.fault.clone());
         let context = Context(Arc::new(ContextInner { api, device: handle, raw, faults }));
         context.bind()?;
         Ok(context)

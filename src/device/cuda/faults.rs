@@ -5,8 +5,10 @@
 //! card that has failed goes on failing, as does a link. Faults of links are met where rows are handed on.
 //! Does not know: handles, batches.
 
+use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::driver::api::{Status, status};
 
@@ -85,6 +87,45 @@ impl FromStr for ForcedFault {
     }
 }
 
+impl fmt::Display for ForcedFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = FaultKind::ALL.iter().find(|(_, kind)| *kind == self.kind);
+        f.write_str(named.map_or("", |(name, _)| name))?;
+        self.card.map_or(Ok(()), |card| write!(f, ":{card}"))
+    }
+}
+
+/// What a device was told to do wrong, and whether it has; clones are of the same device.
+#[derive(Clone, Debug)]
+pub struct Told {
+    kind: FaultKind,
+    is_met: Arc<AtomicBool>,
+}
+
+impl Told {
+    /// To fail so, later.
+    pub fn new(kind: FaultKind) -> Told {
+        Told { kind, is_met: Arc::default() }
+    }
+
+    /// How.
+    pub fn kind(&self) -> FaultKind {
+        self.kind
+    }
+
+    /// Whether anything has met the fault.
+    pub fn is_met(&self) -> bool {
+        self.is_met.load(Ordering::Relaxed)
+    }
+
+    /// Whether the fault is of this kind and comes `now`, which is remembered.
+    fn meets(&self, kind: FaultKind, now: impl FnOnce() -> bool) -> bool {
+        let is_met = self.kind == kind && now();
+        self.is_met.fetch_or(is_met, Ordering::Relaxed);
+        is_met
+    }
+}
+
 /// A call that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
@@ -101,7 +142,7 @@ pub enum Met {
 /// What one card was told, and how far it has come.
 #[derive(Debug, Default)]
 pub struct Faults {
-    kind: Option<FaultKind>,
+    told: Option<Told>,
     allocations: AtomicU64,
     launches: AtomicU64,
     posts: AtomicU64,
@@ -110,28 +151,32 @@ pub struct Faults {
 
 impl Faults {
     /// `None` for a card that does what it can.
-    pub fn new(kind: Option<FaultKind>) -> Faults {
-        Faults { kind, ..Faults::default() }
+    pub fn new(told: Option<Told>) -> Faults {
+        Faults { told, ..Faults::default() }
+    }
+
+    fn meets(&self, kind: FaultKind, now: impl FnOnce() -> bool) -> bool {
+        self.told.as_ref().is_some_and(|told| told.meets(kind, now))
     }
 
     /// Whether rows that cross a peer link are changed.
     pub fn spoil_peers(&self) -> bool {
-        self.kind == Some(FaultKind::PeerTest)
+        self.meets(FaultKind::PeerTest, || true)
     }
 
     /// Whether the rows of the next batch that leaves by a link stay where they are.
     pub fn stop_link(&self) -> bool {
-        self.kind == Some(FaultKind::LinkStop) && self.posts.fetch_add(1, Ordering::Relaxed) >= POSTS_BEFORE
+        self.meets(FaultKind::LinkStop, || self.posts.fetch_add(1, Ordering::Relaxed) >= POSTS_BEFORE)
     }
 
     /// The status that stands in place of this call's.
     pub(in crate::device) fn instead_of(&self, met: Met) -> Option<Status> {
-        let kind = self.kind?;
+        let told = self.told.as_ref()?;
         let count =
             |counter: &AtomicU64, wanted: Met| counter.fetch_add(u64::from(met == wanted), Ordering::Relaxed);
         let (allocations, launches) =
             (count(&self.allocations, Met::Allocation), count(&self.launches, Met::Launch));
-        let (failure, now) = match kind {
+        let (failure, now) = match told.kind {
             FaultKind::OutOfMemory => {
                 (status::OUT_OF_MEMORY, met == Met::Allocation && allocations >= ALLOCATIONS_BEFORE)
             }
@@ -145,7 +190,7 @@ impl Faults {
             // Met where the compiler is looked for, and by links.
             FaultKind::NoNvrtc | FaultKind::PeerTest | FaultKind::LinkStop => return None,
         };
-        now.then_some(failure)
+        told.meets(told.kind, || now).then_some(failure)
     }
 }
 
@@ -158,6 +203,9 @@ mod tests {
         for (name, kind) in FaultKind::ALL {
             assert_eq!(name.parse(), Ok(ForcedFault { kind, card: None }));
             assert_eq!(format!("{name}:1").parse(), Ok(ForcedFault { kind, card: Some(1) }));
+            for fault in [ForcedFault { kind, card: None }, ForcedFault { kind, card: Some(1) }] {
+                assert_eq!(fault.to_string().parse(), Ok(fault));
+            }
         }
         for text in ["", "fire", "kernel:", "kernel:x", "kernel:1:2"] {
             assert!(text.parse::<ForcedFault>().is_err(), "{text}");
@@ -168,8 +216,8 @@ mod tests {
 
     #[test]
     fn a_card_fails_when_it_was_told_and_goes_on_failing() {
-        let statuses = |kind, calls: &[Met]| -> Vec<bool> {
-            let faults = Faults::new(kind);
+        let statuses = |kind: Option<FaultKind>, calls: &[Met]| -> Vec<bool> {
+            let faults = Faults::new(kind.map(Told::new));
             calls.iter().map(|&met| faults.instead_of(met).is_some()).collect()
         };
         let some = |kind, calls: &[Met]| statuses(Some(kind), calls);
@@ -192,13 +240,34 @@ mod tests {
 
     #[test]
     fn a_link_stops_after_some_batches_and_stays_so() {
-        let faults = Faults::new(Some(FaultKind::LinkStop));
+        let told = Told::new(FaultKind::LinkStop);
+        let faults = Faults::new(Some(told.clone()));
         let stopped: Vec<bool> = (0..POSTS_BEFORE + 3).map(|_| faults.stop_link()).collect();
         assert!(stopped.iter().enumerate().all(|(post, stops)| *stops == (post as u64 >= POSTS_BEFORE)));
         for kind in [None, Some(FaultKind::PeerTest), Some(FaultKind::LostCard)] {
-            let faults = Faults::new(kind);
+            let faults = Faults::new(kind.map(Told::new));
             assert!((0..POSTS_BEFORE + 3).all(|_| !faults.stop_link()));
             assert_eq!(faults.spoil_peers(), kind == Some(FaultKind::PeerTest));
+        }
+        assert!(told.is_met());
+    }
+
+    #[test]
+    fn what_a_run_has_not_met_is_known() {
+        for (_, kind) in FaultKind::ALL {
+            let told = Told::new(kind);
+            // Two contexts of one device: the one that looked at its memory, and the one that works.
+            let [looked, works] = [(); 2].map(|()| Faults::new(Some(told.clone())));
+            let short = (0..POSTS_BEFORE).any(|_| works.stop_link())
+                || [Met::Allocation, Met::Launch, Met::Wait]
+                    .iter()
+                    .any(|&met| works.instead_of(met).is_some());
+            assert!(!short && !told.is_met(), "{kind:?}");
+            let calls = [Met::Allocation, Met::Module].into_iter().chain([Met::Launch; 8]).chain([Met::Wait]);
+            let failed = calls.filter(|&met| works.instead_of(met).is_some()).count() > 0;
+            let met = failed || works.stop_link() || works.spoil_peers();
+            assert!(met == told.is_met() && (met || kind == FaultKind::NoNvrtc), "{kind:?}");
+            assert!(looked.instead_of(Met::Wait).is_none());
         }
     }
 }

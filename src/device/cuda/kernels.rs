@@ -1,12 +1,14 @@
 //! The kernels of a card: compiled once (or taken from the cache), then handed out by name with their signatures.
 //!
 //! Invariants: a signature is that of the source, which a test compares; code is taken from the cache only under
-//! everything that it depends on: text, headers, format, options, compiler, architecture.
+//! everything that it depends on: text, headers, format, options, compiler, architecture; of processes that start together
+//! one compiles a piece, and a thread that waits for it holds back no other piece.
 //! Does not know: models, memory.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::CudaError;
 use super::cache::{Cache, Hash};
@@ -155,12 +157,15 @@ struct Loaded {
     module: Module,
 }
 
+/// What waits for other processes' kernels, all in all: a start compiles all of its own in a minute or two on a slow computer.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+
 /// The least driver of CUDA that keeps early launches in captured graphs.
 const EARLY_DRIVER: (i32, i32) = (12, 3);
 
 impl Kernels {
-    /// The kernels of `units` for `formats`: compiles what the cache does not hold, on all processors, and
-    /// loads it. A driver that refuses machine code gets text, of which it makes its own.
+    /// The kernels of `units` for `formats`: compiles what the cache does not hold and no other process compiles already,
+    /// on all processors, and loads it. A driver that refuses machine code gets text, of which it makes its own.
     pub fn load(
         place: Place<'_>,
         settings: &KernelSettings,
@@ -175,36 +180,24 @@ impl Kernels {
         let cache = Cache::new(settings.cache.clone());
         cache.remove_leftovers();
         let targets = compiler.targets(machine.architecture).map_err(failed)?;
+        let supply = Supply { compiler, cache, place, deadline: Instant::now() + WAIT_MAX };
         let (mut modules, mut missing) = (Vec::new(), Vec::new());
         for piece in pieces(units, formats) {
-            let kept = |&target: &Target| {
-                let image = cache.read(key(piece, &compiler, target, machine))?;
-                match Module::load(context, &image) {
-                    // Another driver, or a damaged file: compiled again.
-                    Err(CudaError::Image { .. }) => None,
-                    loaded => Some(loaded.map(|module| Loaded { piece, target, module })),
-                }
-            };
-            match targets.iter().find_map(kept) {
+            match targets.iter().find_map(|&target| supply.kept(piece, target)) {
                 Some(loaded) => modules.push(loaded.map_err(failed)?),
                 None => missing.push(piece),
             }
         }
         let mut refusal = None;
         for target in targets {
-            let images = compile_all(&compiler, &missing, target, place)?;
             let mut refused = Vec::new();
-            for (piece, image) in missing.into_iter().zip(images) {
-                match Module::load(context, &image) {
-                    Ok(module) => {
-                        cache.write(key(piece, &compiler, target, machine), &image);
-                        modules.push(Loaded { piece, target, module });
-                    }
-                    Err(error @ CudaError::Image { .. }) => {
+            for (piece, made) in missing.iter().zip(supply.make_all(&missing, target)?) {
+                match made {
+                    Ok(loaded) => modules.push(loaded),
+                    Err(error) => {
                         refusal = Some(error);
-                        refused.push(piece);
+                        refused.push(*piece);
                     }
-                    Err(error) => return Err(failed(error)),
                 }
             }
             if let Some(error) = refusal.as_ref().filter(|_| !refused.is_empty()) {
@@ -214,7 +207,7 @@ impl Kernels {
         }
         match refusal.filter(|_| !missing.is_empty()) {
             Some(error) => Err(failed(error)),
-            None => Ok(Kernels { modules, cache, takes_early: machine.driver >= EARLY_DRIVER }),
+            None => Ok(Kernels { modules, cache: supply.cache, takes_early: machine.driver >= EARLY_DRIVER }),
         }
     }
 
@@ -272,35 +265,88 @@ fn pieces(units: &[&'static Unit], formats: &BTreeSet<Format>) -> Vec<Piece> {
     units.iter().flat_map(of_unit).collect()
 }
 
-/// The code of each piece, in their order.
-fn compile_all(
-    compiler: &Compiler,
-    pieces: &[Piece],
-    target: Target,
-    place: Place<'_>,
-) -> Result<Vec<Vec<u8>>, CardError> {
-    let Place { card, progress, .. } = place;
-    if pieces.is_empty() {
-        return Ok(Vec::new());
-    }
-    progress.compiled(card, 0, pieces.len())?;
-    let done = AtomicUsize::new(0);
-    let compile = |(): &mut (), index: usize| -> Result<Vec<u8>, CardError> {
-        let image = compile(compiler, pieces[index], target).map_err(|e| e.on(card))?;
-        progress.compiled(card, done.fetch_add(1, Ordering::Relaxed) + 1, pieces.len())?;
-        Ok(image)
-    };
-    share(processors(), pieces.len(), &Work { begin: || Ok(()), work: compile, end: Ok })
+/// Gives the pieces of one start.
+struct Supply<'a> {
+    compiler: Compiler,
+    cache: Cache,
+    place: Place<'a>,
+    /// Of all waits for other processes.
+    deadline: Instant,
 }
 
-fn compile(compiler: &Compiler, piece: Piece, target: Target) -> Result<Vec<u8>, CudaError> {
-    let headers = source::headers(piece.unit, piece.format);
-    let (unit, source) = (piece.unit.name, piece.unit.text);
-    let started = std::time::Instant::now();
-    let image = compiler.code(&Request { unit, source, headers: &headers, target })?;
-    let (ms, format) = (started.elapsed().as_millis(), piece.format.map(Format::name).unwrap_or_default());
-    tracing::info!(unit, format, %target, ms, bytes = image.len(), "kernels compiled");
-    Ok(image)
+/// A piece on the card, or why the driver does not take its code.
+type Made = Result<Loaded, CudaError>;
+
+impl Supply<'_> {
+    fn key(&self, piece: Piece, target: Target) -> Hash {
+        key(piece, &self.compiler, target, self.place.machine)
+    }
+
+    /// A piece of the cache's; `None` where it is to be compiled.
+    fn kept(&self, piece: Piece, target: Target) -> Option<Made> {
+        let image = self.cache.read(self.key(piece, target))?;
+        match Module::load(self.place.context, &image) {
+            // Another driver, or a damaged file: compiled again.
+            Err(CudaError::Image { .. }) => None,
+            loaded => Some(loaded.map(|module| Loaded { piece, target, module })),
+        }
+    }
+
+    /// Each piece, in their order.
+    fn make_all(&self, pieces: &[Piece], target: Target) -> Result<Vec<Made>, CardError> {
+        let Place { card, progress, .. } = self.place;
+        if pieces.is_empty() {
+            return Ok(Vec::new());
+        }
+        progress.compiled(card, 0, pieces.len())?;
+        let (done, waited) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let waits = || {
+            if !waited.swap(true, Ordering::Relaxed) {
+                tracing::info!("{card}: waits for kernels that another process compiles");
+            }
+            progress.waits(card)
+        };
+        let make = |(): &mut (), index: usize| -> Result<Made, CardError> {
+            let made = self.make(pieces[index], target, waits)?;
+            progress.compiled(card, done.fetch_add(1, Ordering::Relaxed) + 1, pieces.len())?;
+            Ok(made)
+        };
+        share(processors(), pieces.len(), &Work { begin: || Ok(()), work: make, end: Ok })
+    }
+
+    /// Compiles a piece, loads it and keeps it for others, unless another process has done so meanwhile.
+    fn make(
+        &self,
+        piece: Piece,
+        target: Target,
+        waits: impl FnMut() -> Result<(), CardError>,
+    ) -> Result<Made, CardError> {
+        let key = self.key(piece, target);
+        let _claim = self.cache.claim(key, self.deadline, waits)?;
+        let made = match self.kept(piece, target) {
+            Some(kept) => kept,
+            None => self.compile(piece, target).and_then(|image| {
+                let module = Module::load(self.place.context, &image)?;
+                self.cache.write(key, &image);
+                Ok(Loaded { piece, target, module })
+            }),
+        };
+        match made {
+            Err(error) if !matches!(error, CudaError::Image { .. }) => Err(error.on(self.place.card)),
+            made => Ok(made),
+        }
+    }
+
+    fn compile(&self, piece: Piece, target: Target) -> Result<Vec<u8>, CudaError> {
+        let headers = source::headers(piece.unit, piece.format);
+        let (unit, source) = (piece.unit.name, piece.unit.text);
+        let started = Instant::now();
+        let image = self.compiler.code(&Request { unit, source, headers: &headers, target })?;
+        let (ms, format) =
+            (started.elapsed().as_millis(), piece.format.map(Format::name).unwrap_or_default());
+        tracing::info!(unit, format, %target, ms, bytes = image.len(), "kernels compiled");
+        Ok(image)
+    }
 }
 
 /// Everything that compiled code depends on; text also depends on the driver that takes it.

@@ -2,12 +2,13 @@
 //!
 //! The folder has the backend of both vendors and what is NVIDIA's; `device/hip/` has what is AMD's, `vendor` the words
 //! that differ. `driver` and `compiler` are the fences of unsafe code; `source` holds the kernels' text, `kernels` compiles
-//! and names them, with `cache` between two runs; `links` carries rows from card to card; `card` fills a card's memory,
+//! and names them, with `cache` between two runs and `claim` between runs at once; `links` carries rows from card to card; `card` fills a card's memory,
 //! `exec` runs batches on it: a graph a window, one stream.
 //! Does not know: sequences, the split.
 
 pub mod cache;
 pub mod card;
+pub mod claim;
 pub mod compiler;
 pub mod driver;
 pub mod exec;
