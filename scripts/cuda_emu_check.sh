@@ -202,7 +202,7 @@ for link in peer mapped; do
     faulty link-stop "cuda:1 failed: the rows of cuda:0 did not come in time" --gpus 0,1 --layer-split 4 --link $link --prompt a
 done
 faulty link-stop:1 "cuda:0 failed: the rows of cuda:1 did not come in time" --gpus 1,0 --layer-split 4 --prompt a
-for cards in 0 0,cpu:1 "0,1 --layer-split 4 --link staged"; do
+for cards in 0 "0,cpu:1 --layer-split 4" "0,1 --layer-split 4 --link staged"; do
     # shellcheck disable=SC2086 # as above
     faulty link-stop "no link between GPUs could have it" --gpus $cards
 done
