@@ -120,10 +120,9 @@ template <class Share> DEVICE void bring_floats(f32* near, const f32* from, i32 
     }
 }
 
-// What a block has of a row: query heads of one K/V head, and one tile.
+// What a block has of a row: query heads of one K/V head.
 struct TileBlock {
     i64 row;
-    i32 tile;
     i32 kv_head;
     i32 first_head;
     i32 heads;
@@ -231,9 +230,8 @@ DEVICE void attend_tile(const WindowCall& call) {
     const u32 own = shuffle(position, (i32) block.row);
     const u32 own_state = shuffle(state, (i32) block.row);
     const i32 own_tile = (i32) own / TILE_POSITIONS;
-    if (asked_tile >= own_tile + (FULL ? 0 : 1)) return;
+    if ((i32) blockIdx.y > own_tile) return;
     const i32 tile = asked_tile < 0 ? own_tile : asked_tile;
-    block.tile = tile;
     const i32 left = (i32) own + 1 - tile * TILE_POSITIONS;
     if (call.states != nullptr || asked_tile < 0) number = load_fresh(call.pages + (i64) own_state * call.pages_per_state + tile);
     u8* page = call.pool + number * call.page_bytes;

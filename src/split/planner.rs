@@ -215,16 +215,57 @@ impl Planner<'_> {
         let row_bytes = 4 * self.footprint.residual_width as u64;
         let stage_plans: Vec<StagePlan> = stage_plans.collect();
         Plan {
-            predicted: Predicted {
-                float_products: self.footprint.float_products,
-                ..predict(&stage_plans, stages, (sizes, self.options.computing), (model, self.cards))
-            },
+            predicted: self.predict(&stage_plans, stages, sizes, model),
             stages: stage_plans,
             idle: self.idle(stages, sizes),
             sizes: *sizes,
             handoff_row_bytes: row_bytes,
             handoff_chunk_bytes: row_bytes * sizes.batch_rows_max as u64,
             cost: model.cost(stages),
+        }
+    }
+
+    fn predict(
+        &self,
+        plans: &[StagePlan],
+        stages: &[Assignment],
+        sizes: &StageSizes,
+        model: &TimeModel,
+    ) -> Predicted {
+        let cost = model.cost(stages);
+        let decode_us = us(cost.decode_ps);
+        let longest = |time: fn(&StagePlan) -> f64| plans.iter().map(time).fold(0.0, f64::max);
+        let sequences = sizes.sequences as f64;
+        let in_turn = self.options.computing == Computing::InTurn && plans.len() > 1;
+        let (prompt_us, round_us) = if in_turn {
+            let prompt_us: f64 = plans.iter().map(|s| s.prompt_us_per_row + s.arrival_us_per_row).sum();
+            (prompt_us, sequences * decode_us)
+        } else {
+            let slowest_us = longest(|s| s.decode_us).max(longest(|s| s.arrival_us));
+            let prompt_us = longest(|s| s.prompt_us_per_row).max(longest(|s| s.arrival_us_per_row));
+            // Sequences follow each other: a round is the way of one, or all of them through the slowest part.
+            (prompt_us, decode_us.max(sequences * slowest_us))
+        };
+        let busiest =
+            stages.iter().position(|(card, layers)| model.busy_ps(*card, layers.clone()) == cost.busy_ps_max);
+        let arrival = (1..stages.len())
+            .find(|&at| model.link_busy_ps(stages[at - 1].0, stages[at].0) == cost.busy_ps_max)
+            .map(|at| Bound::ArrivalAt(StageId(at as u32)));
+        let stage = busiest.map(|at| Bound::Stage(StageId(at as u32)));
+        let slowest = stage.or(arrival).expect("invariant: a maximum is reached by one of its terms");
+        let per_s = |time_us: f64| if time_us > 0.0 { 1e6 / time_us } else { 0.0 };
+        let mut rates = stages.iter().map(|(card, _)| self.cards[*card].rates);
+        let first = rates.next();
+        Predicted {
+            rates: first.filter(|first| rates.all(|other| other == *first)),
+            float_products: self.footprint.float_products,
+            decode_position: decode_position(sizes),
+            decode_us,
+            decode_tok_s: per_s(decode_us),
+            decode_tok_s_all: sequences * per_s(round_us),
+            prompt_us_per_row: prompt_us,
+            prompt_tok_s: per_s(prompt_us),
+            bound: if in_turn { Bound::Turns } else { slowest },
         }
     }
 
@@ -309,47 +350,4 @@ fn search_orders(cards: &[CardFacts], budgets: &[Budget], links: &LinkFacts) -> 
         sorted(&|a, b| budgets[*b].budget_bytes().cmp(&budgets[*a].budget_bytes())),
     ];
     orders.iter().map(|order| Orders::fixed(order)).collect()
-}
-
-fn predict(
-    plans: &[StagePlan],
-    stages: &[Assignment],
-    (sizes, computing): (&StageSizes, Computing),
-    (model, cards): (&TimeModel, &[CardFacts]),
-) -> Predicted {
-    let cost = model.cost(stages);
-    let decode_us = us(cost.decode_ps);
-    let longest = |time: fn(&StagePlan) -> f64| plans.iter().map(time).fold(0.0, f64::max);
-    let sequences = sizes.sequences as f64;
-    let in_turn = computing == Computing::InTurn && plans.len() > 1;
-    let (prompt_us, round_us) = if in_turn {
-        let prompt_us: f64 = plans.iter().map(|s| s.prompt_us_per_row + s.arrival_us_per_row).sum();
-        (prompt_us, sequences * decode_us)
-    } else {
-        let slowest_us = longest(|s| s.decode_us).max(longest(|s| s.arrival_us));
-        let prompt_us = longest(|s| s.prompt_us_per_row).max(longest(|s| s.arrival_us_per_row));
-        // Sequences follow each other: a round is the way of one, or all of them through the slowest part.
-        (prompt_us, decode_us.max(sequences * slowest_us))
-    };
-    let busiest =
-        stages.iter().position(|(card, layers)| model.busy_ps(*card, layers.clone()) == cost.busy_ps_max);
-    let arrival = (1..stages.len())
-        .find(|&at| model.link_busy_ps(stages[at - 1].0, stages[at].0) == cost.busy_ps_max)
-        .map(|at| Bound::ArrivalAt(StageId(at as u32)));
-    let stage = busiest.map(|at| Bound::Stage(StageId(at as u32)));
-    let slowest = stage.or(arrival).expect("invariant: a maximum is reached by one of its terms");
-    let per_s = |time_us: f64| if time_us > 0.0 { 1e6 / time_us } else { 0.0 };
-    let mut rates = stages.iter().map(|(card, _)| cards[*card].rates);
-    let first = rates.next();
-    Predicted {
-        rates: first.filter(|first| rates.all(|other| other == *first)),
-        float_products: false,
-        decode_position: decode_position(sizes),
-        decode_us,
-        decode_tok_s: per_s(decode_us),
-        decode_tok_s_all: sequences * per_s(round_us),
-        prompt_us_per_row: prompt_us,
-        prompt_tok_s: per_s(prompt_us),
-        bound: if in_turn { Bound::Turns } else { slowest },
-    }
 }
